@@ -10,6 +10,7 @@ import pytest
 from analysis import anova, answers, effects, tables
 from analysis.cell_means import estimate_means
 from analysis.contrasts import ON_AVERAGE, Contrast, contrasts_by_factor, rank_levels
+from analysis.evidence import Evidence
 from analysis.records import read_runs, read_timing_runs
 from common.files import CHECKOUT
 from common.notes import Note, codes, find_note
@@ -18,7 +19,8 @@ from support.synthetic import designed_campaign, write_frames
 
 def answer(runs: pd.DataFrame, *factors: str, margin: float | None = None) -> answers.Answer:
     table, variation = effects.table(runs, margin).data, anova.table(runs).data
-    return answers.answer_sentences(runs, table, variation, factors, margin)
+    evidence = Evidence(runs, {"effects": table, "anova": variation})
+    return answers.answer_sentences(evidence, answers.Question(factors, margin))
 
 
 def estimate(row: pd.Series) -> tables.Estimate:
@@ -251,7 +253,7 @@ def test_levels_that_ran_out_of_memory_are_named(runs: pd.DataFrame) -> None:
             assert note.facts["levels"] == {"pytorch-ddp": (n, n_cells)}
     assert "out-of-memory" not in codes(answer(runs, "framework").main)
     without_result = runs.assign(status="oom", epoch_time_s=np.nan)
-    main = answers.answer_sentences(without_result, None, None, ["framework"]).main
+    main = answers.answer_sentences(Evidence(without_result, {}), answers.Question(["framework"])).main
     assert len(find_note(main, "out-of-memory").facts["cells"]) == runs["cell"].nunique()
 
 
@@ -324,21 +326,11 @@ def test_accuracy_is_stated_with_and_without_accumulation(runs: pd.DataFrame) ->
 
 def test_warm_up_is_named_only_if_it_stands_out(runs: pd.DataFrame) -> None:
     cells = runs.drop_duplicates("cell")[["cell", "framework"]].reset_index(drop=True)
-    table = effects.table(runs).data, anova.table(runs).data
-    for share, is_named in ((0.3, True), (0.15, False)):
-        is_slow = cells["framework"] == "pytorch-ddp"
-        useful = cells.assign(node_s=10.0, warm_up_s=np.where(is_slow, 10 * share, 1.0))
-        notes = answers.answer_sentences(runs, *table, ["framework"], useful_time=useful).main
-        assert ("warm-up" in codes(notes)) == is_named
-    assert (
-        find_note(
-            answers.answer_sentences(
-                runs, *table, ["framework"], useful_time=useful.assign(warm_up_s=np.where(is_slow, 3.0, 0.2))
-            ).main,
-            "warm-up",
-        ).facts["framework"]
-        == "pytorch-ddp"
-    )
+    is_slow = cells["framework"] == "pytorch-ddp"
+    for slow_s, other_s, is_named in ((3.0, 1.0, True), (1.5, 1.0, False), (3.0, 0.2, True)):
+        useful = cells.assign(node_s=10.0, warm_up_s=np.where(is_slow, slow_s, other_s))
+        note = answers._warm_up_note(Evidence(runs, {"useful_time": useful}))
+        assert (note and note.facts["framework"]) == ("pytorch-ddp" if is_named else None)
 
 
 def test_significant_ratios_are_counted_by_direction() -> None:

@@ -175,8 +175,8 @@ def test_simultaneous_intervals_exclude_1_where_p_is_small(measured):
         (Estimate(0.75, 0.66, 0.86), "0.75 [0.66, 0.86]"),
         (Estimate(0.75, 0.56, 0.999), "0.75 [0.56, 0.999]"),
         (Estimate(0.75, 0.56, 1.001), "0.75 [0.56, 1.00]"),
-        (Estimate(1.4, np.nextafter(1, 2), 1.9), "1.40 (1, 1.90]"),
-        (Estimate(0.64, 0.40, np.nextafter(1, 0)), "0.64 [0.40, 1)"),
+        (Estimate(1.4, np.nextafter(1, 2), 1.9), "1.40 [1.00, 1.90]"),
+        (Estimate(0.64, 0.40, np.nextafter(1, 0)), "0.64 [0.40, 1.00]"),
         (Estimate(0.75), "0.750"),
     ],
 )

@@ -6,7 +6,8 @@ import pytest
 
 from analysis import anova, answers, cells, effects, time_to_accuracy
 from analysis.batch_scaling import batch_scaling
-from analysis.cell_means import estimate_means, estimate_response_means
+from analysis.cell_means import estimate_means, estimate_response_means, measured_response
+from analysis.evidence import Evidence
 from analysis.records import Records
 from analysis.responses import response_notes, with_response
 from common.notes import codes, find_note
@@ -116,7 +117,8 @@ def test_the_table_of_effects_has_ratios_of_the_response(runs):
 
 def answered(runs: pd.DataFrame, response: Response, margin: float | None = None) -> answers.Answer:
     table, variation = effects.table(runs, margin, response).data, anova.table(runs, response).data
-    return answers.answer_sentences(runs, table, variation, ["framework"], margin, response)
+    evidence = Evidence(runs, {"effects": table, "anova": variation}, measured_response(runs, response))
+    return answers.answer_sentences(evidence, answers.Question(["framework"], margin, response))
 
 
 def test_answer_about_throughput_is_that_about_time_inverted(runs):

@@ -11,6 +11,7 @@ import pandas as pd
 import pytest
 
 from analysis import answers, records, tables
+from analysis.evidence import Evidence
 from common.errors import InputError
 from common.notes import find_note
 from common.tables import write_table
@@ -244,15 +245,13 @@ def test_the_answer_has_the_numbers_of_the_tables(page: Page, campaign_files) ->
 
 
 def test_answer_is_sentences_main_figure_marks_tables(page: Page, campaign_files) -> None:
-    effects = pd.read_csv(campaign_files.results / "tables" / "effects.csv")
-    anova = pd.read_csv(campaign_files.results / "tables" / "anova.csv")
+    data = {
+        name: pd.read_csv(campaign_files.results / "tables" / f"{name}.csv") for name in ("effects", "anova")
+    }
     material = campaign_files.material()
     first, further, _ = answers.answer_sentences(
-        records.read_runs(campaign_files.runs_csv),
-        effects,
-        anova,
-        material.study.answer_factors,
-        material.study.margin,
+        Evidence(records.read_runs(campaign_files.runs_csv), data),
+        answers.Question(material.study.answer_factors, material.study.margin),
     )
     marks = [mark.name for mark in quality.marks(material, twelve_rules.judge_all(material))]
     captions = [table.caption.partition(",")[0] for table in build_answer_section(material).tables]

@@ -16,6 +16,7 @@ import pytest
 
 from analysis import answers, checks, conditions, study, tables
 from analysis import effects as effects_of_factors
+from analysis.evidence import Evidence
 from analysis.records import read_runs, successful
 from common.errors import InputError
 from common.files import CHECKOUT
@@ -37,7 +38,6 @@ from report import methods as methods_module
 from report.facts import Facts, texts
 from report.findings import (
     FIGURE_REFERENCE,
-    Evidence,
     find_effect_note,
     speedups,
     state_finding,
@@ -283,8 +283,8 @@ def test_captions_state_once_what_all_figures_have() -> None:
 def test_drafts_say_what_tables_show(quickstart_like: tuple[Facts, list[Path], list[Path]]) -> None:
     facts, _, stems = quickstart_like
     evidence = Evidence(facts.runs, {stem.name: tables.read(stem).data for stem in stems})
-    data = {name: evidence.tables[name] for name in ("effects", "anova", "speedup")}
-    answer = answers.answer_sentences(facts.runs, data["effects"], data["anova"])
+    data = {name: evidence.tables[name] for name in ("anova", "speedup")}
+    answer = answers.answer_sentences(evidence, answers.Question())
     notes = list(drafts.discussion(answer, evidence))
     decides, scaling = find_note(notes, "variation"), find_note(notes, "cost-of-scaling")
     shares = data["anova"].set_index("term")["share"]
@@ -507,9 +507,8 @@ def test_results_are_the_answer_then_the_figures(tmp_path: Path) -> None:
         name: (folder / f"{name}.tex").read_text() for name in ("results", "tables", "supplement", "methods")
     }
     data = {name: pd.read_csv(tmp_path / "tables" / f"{name}.csv") for name in ("effects", "anova")}
-    first, further, _ = answers.answer_sentences(
-        facts.runs, data["effects"], data["anova"], study_of.answer_factors, study_of.margin
-    )
+    question = answers.Question(study_of.answer_factors, study_of.margin)
+    first, further, _ = answers.answer_sentences(Evidence(facts.runs, data), question)
     usable = conditions.usable_runs_note(facts.runs)
     places = [contents["results"].index(to_latex(sentence)) for sentence in (*first, usable, *further)]
     assert places[0] == min(places) < 200 and further, "the means come first"

@@ -1,23 +1,23 @@
-"""Answer a study's question in sentences that a colleague would say.
+"""Answer a study's question in plain sentences.
 
-Its main notes, by their codes, come first in a report or a paper:
+The main notes come first in a report or a paper. By their codes, in this order:
 
     response-not-measured   no run has the study's response, so the answer is about epoch time
-    means                   the range of means, on each number of nodes if it varies
-    effect                  the effect of each further factor in question, or without one of the factor that
-                            changes the response most; effect-not-known if no cells show it
+    means                   the range of means, for each number of nodes if it varies
+    effect                  the effect of each further answer factor; effect-not-known if no cells show it
     recovered               the share of the time beyond computation that accumulation recovers
     accuracy-of-accumulation    the final accuracy with and without accumulation, if they differ
-    differences             how many comparisons of the first factor in question are significant; the largest
-    best-level              which of its levels is best, at how many settings of the others; its largest lead
+    differences             how many comparisons of the first answer factor are significant; the largest
+    best-level              which of its levels is best, at how many settings of the others; its largest lead.
+                            If its levels cannot be ranked, its effect takes this place
+    effect                  if there is one answer factor only: of the factor with the largest effect
     warm-up                 the framework whose runs spend much more time in warm-up than the others
     open-comparisons        what the data cannot resolve; nothing-tested if no comparison has a test
-    out-of-memory           with which levels of the first factor in question memory ran out
+    out-of-memory           with which levels of the first answer factor memory ran out
 
-Without a ranking, an effect takes the place of best-level. A study without a successful run has no-answer
-and out-of-memory, a study of one cell only one-cell. Further notes give the range of every other factor.
-Factors that define the work, such as the model, come first only if the study asks about them: that a larger
-model takes longer is not an answer.
+A study without a successful run has only no-answer and out-of-memory, and a study of one cell only one-cell.
+Further notes state the effects of the other factors. Factors that define the work, such as the model, come
+first only if the study asks about them: that a larger model takes longer is not an answer.
 
 Cells without a significant difference are never called equal: the sentence says which difference the interval
 allows.
@@ -26,12 +26,13 @@ allows.
 import math
 from collections import Counter
 from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 import pandas as pd
 
 from analysis import intervals, tables
-from analysis.cell_means import estimate_means, estimate_response_means, measured_response
+from analysis.cell_means import estimate_means, estimate_response_means
 from analysis.contrasts import (
     Contrast,
     Ranking,
@@ -43,6 +44,7 @@ from analysis.contrasts import (
     shared_levels,
 )
 from analysis.effects import margin_text
+from analysis.evidence import Evidence
 from analysis.intervals import SIGNIFICANCE_LEVEL, Estimate, p_text
 from analysis.level_words import cell_words, context_text, level_text, setting_text, title, treatment_text
 from analysis.records import (
@@ -70,7 +72,7 @@ READING = (
     "factor's comparisons){}. All other brackets, such as those of means and speed-ups, are uncorrected 95 % "
     "intervals of each number alone. Extremes among many comparisons tend to be exaggerated (selection bias)."
 )
-OPEN_BOUND = "; a round bracket at 1 excludes it"
+ENDS_AT_ONE = "; some of these end at 1, and p decides"
 COMPUTATION = (
     " Time beyond computation is epoch time minus that of the cell on one device (with the same "
     "accumulation, if that was measured), scaled to the batches of a replica: communication, waiting and "
@@ -103,47 +105,49 @@ class Answer(NamedTuple):
     reading: str = ""
 
 
-def answer_sentences(
-    runs: pd.DataFrame,
-    effects: pd.DataFrame,
-    anova: pd.DataFrame,
-    answer_factors: Sequence[str] = (),
-    margin: float | None = None,
-    response: Response = EPOCH_TIME,
-    useful_time: pd.DataFrame | None = None,
-) -> Answer:
-    """Return the answer of a study, about epoch time if no run has the response.
+@dataclass(frozen=True)
+class Question:
+    """What a study asks.
 
-    Args:
-        runs: Runs of the study.
-        effects: The table of effects, as in its CSV file.
-        anova: The table of the analysis of variance, as in its CSV file.
-        answer_factors: The factors that the study asks about; without any, the first varying factor in the
-            order of the table of effects is taken.
-        margin: The study's equivalence margin, if it has one.
-        response: The study's response, a column of `runs` if a run has it.
-        useful_time: The table of node time by use, as in its CSV file; None without one.
+    Attributes:
+        factors: The answer factors; without any, the first varying factor in the order of the table of
+            effects is taken.
+        margin: The equivalence margin, if the study has one.
+        response: The response, which the answer is about if a run has it.
     """
-    measured = measured_response(runs, response)
+
+    factors: Sequence[str] = ()
+    margin: float | None = None
+    response: Response = EPOCH_TIME
+
+
+def answer_sentences(evidence: Evidence, question: Question) -> Answer:
+    """Return the answer to the question of a study.
+
+    Its tables are `effects` and `anova`, and `useful_time` for the note on warm-up.
+    """
+    runs, response = evidence.runs, evidence.response
     if successful(runs).empty:
-        return Answer([NO_SUCCESS, *_out_of_memory_notes(runs, answer_factors or ["framework"])], [])
-    if measured != response:
-        answer = answer_sentences(runs, effects, anova, answer_factors, margin, useful_time=useful_time)
-        note = Note("response-not-measured", NOT_MEASURED.format(response.title), response=response.name)
-        return answer._replace(main=[note, *answer.main])
+        return Answer([NO_SUCCESS, *_out_of_memory_notes(runs, question.factors or ["framework"])], [])
+    main: list[Note] = []
+    if response != question.response:
+        text = NOT_MEASURED.format(question.response.title)
+        main.append(Note("response-not-measured", text, response=question.response.name))
     if not varying(runs):
-        return Answer([_one_cell_note(runs, measured)], [])
-    by_factor = contrasts_by_factor(runs, effects, anova, measured)
-    factors = [name for name in answer_factors if name in by_factor] or list(by_factor)[:1]
-    main, described = _main_notes(runs, by_factor, factors, anova, measured)
-    if measured == EPOCH_TIME and useful_time is not None:
-        main += filter(None, [_warm_up_note(runs, useful_time)])
+        return Answer([*main, _one_cell_note(runs, response)], [])
+    anova = evidence.table("anova")
+    by_factor = contrasts_by_factor(runs, evidence.table("effects"), anova, response)
+    factors = [name for name in question.factors if name in by_factor] or list(by_factor)[:1]
+    notes, described = _main_notes(runs, by_factor, factors, anova, response)
+    main += notes
+    if response == EPOCH_TIME:
+        main += filter(None, [_warm_up_note(evidence)])
     every_contrast = [contrast for contrasts in by_factor.values() for contrast in contrasts]
     if every_contrast:
-        main.append(_open_comparisons_note(every_contrast, margin))
+        main.append(_open_comparisons_note(every_contrast, question.margin))
     main += _out_of_memory_notes(runs, factors)
     further = [
-        _effect_note(name, contrasts, anova, measured)
+        _effect_note(name, contrasts, anova, response)
         for name, contrasts in by_factor.items()
         if name not in described and contrasts
     ]
@@ -152,7 +156,7 @@ def answer_sentences(
     codes = {note.code for note in main}
     if ACCURACY not in codes:
         further += filter(None, [_accuracy_note(runs, by_factor.get(ACCUMULATION, []), anova)])
-    return Answer(main, further, _reading(runs, effects, every_contrast, "recovered" in codes))
+    return Answer(main, further, _reading(evidence, every_contrast, "recovered" in codes))
 
 
 def _one_cell_note(runs: pd.DataFrame, response: Response) -> Note:
@@ -197,15 +201,13 @@ def _main_notes(
     return notes, described
 
 
-def _reading(
-    runs: pd.DataFrame, effects: pd.DataFrame, contrasts: Sequence[Contrast], has_recovered: bool
-) -> str:
+def _reading(evidence: Evidence, contrasts: Sequence[Contrast], has_recovered: bool) -> str:
     """Return how to read the numbers of an answer."""
+    runs = evidence.runs
     source = " as far as the source says" if measured_elsewhere(runs) else ""
-    bounds = {end for contrast in select_significant(contrasts) for end in tables.ratio(contrast.ratio)[-1:]}
-    bounds |= {"(" for contrast in select_significant(contrasts) if " (1," in tables.ratio(contrast.ratio)}
-    text = READING.format(source, _differences_of_cells(runs), OPEN_BOUND * bool(bounds & {"(", ")"}))
-    return text + COMPUTATION * has_recovered + _shared_blocks_text(runs, effects)
+    ends_at_one = any(contrast.ends_at_one for contrast in select_significant(contrasts))
+    text = READING.format(source, _differences_of_cells(runs), ENDS_AT_ONE * ends_at_one)
+    return text + COMPUTATION * has_recovered + _shared_blocks_text(runs, evidence.table("effects"))
 
 
 def _shared_blocks_text(runs: pd.DataFrame, effects: pd.DataFrame) -> str:
@@ -321,7 +323,7 @@ def _differences_note(
             f"Of {number_of(n_tested, 'comparison')} of {nouns}, {len(differing)} {are} significant"
             f"{f' ({join_words(counts)})' if counts else ''}"
             f"{': ' if len(differing) == 1 else '. The largest difference: '}"
-            f"mean {response.title} {setting_text({factor: largest.after})} is {tables.ratio(largest.ratio)} "
+            f"mean {response.title} {setting_text({factor: largest.after})} is {_ratio_text(largest)} "
             f"times that {setting_text({factor: largest.before})}{context}."
         )
     return Note(
@@ -363,9 +365,7 @@ def _best_level_note(factor: str, rankings: Sequence[Ranking], response: Respons
         context = treatment_text(
             {name: best.other_levels[name] for name in best.other_levels if name not in region}
         )
-        text += (
-            f". {'In the largest lead, it' if len(leads) > 1 else 'It'} is {tables.ratio(best.ratio)} times "
-        )
+        text += f". {'In the largest lead, it' if len(leads) > 1 else 'It'} is {_ratio_text(best)} times "
         text += f"that with {before}"
         text += f" with {after}" if len(winners) > 1 else ""
         text += f" ({context})" if context else ""
@@ -397,12 +397,11 @@ def _where_best(rankings: Sequence[Ranking], winner: Any) -> dict[str, Any]:
     return {}
 
 
-def _warm_up_note(runs: pd.DataFrame, useful_time: pd.DataFrame) -> Note | None:
+def _warm_up_note(evidence: Evidence) -> Note | None:
     """Name the framework whose runs spend much more of their time in warm-up; None without one."""
-    if not {"cell", "node_s", "warm_up_s"} <= set(useful_time):
-        return None
+    useful_time = evidence.table("useful_time", "cell", "node_s", "warm_up_s")
     times = useful_time.set_index("cell")[["warm_up_s", "node_s"]].astype(float)
-    frameworks = runs.drop_duplicates("cell").set_index("cell")["framework"]
+    frameworks = evidence.runs.drop_duplicates("cell").set_index("cell")["framework"]
     by_framework = (times["warm_up_s"] / times["node_s"]).groupby(frameworks).agg(["min", "max"])
     if len(by_framework) < 2:
         return None
@@ -560,9 +559,22 @@ def _range_text(ordered: Sequence[Contrast], stated: Collection[str] = ()) -> st
     for contrast, ratio in zip(ends, tables.ratios([end.ratio for end in ends]), strict=True):
         levels = {name: level for name, level in contrast.other_levels.items() if name not in stated}
         context = treatment_text(levels) if contrast.other_levels else contrast.context
-        words = "; ".join(filter(None, ("" if is_one_change else contrast.change, context)))
+        words = "; ".join(
+            filter(None, ("" if is_one_change else contrast.change, context, _p_words(contrast)))
+        )
         values.append(f"{ratio}{f' ({words})' if words else ''}")
     return " to ".join(values)
+
+
+def _ratio_text(contrast: Contrast) -> str:
+    """Return the ratio of a contrast with its interval, and with `_p_words`."""
+    words = _p_words(contrast)
+    return f"{tables.ratio(contrast.ratio)}{f' ({words})' if words else ''}"
+
+
+def _p_words(contrast: Contrast) -> str:
+    """Return p if the difference is significant although its interval seems to include 1; else ""."""
+    return p_text(contrast.p) if contrast.is_significant and contrast.ends_at_one else ""
 
 
 def _moderated_effect_text(ordered: Sequence[Contrast], moderator: str, response: Response) -> str:
@@ -596,7 +608,8 @@ def _count_by_direction(contrasts: Sequence[Contrast]) -> str:
         return f"{n_below} of {n} significantly below 1 and {n_above} above"
     side = "above" if n_above else "below"
     count = "" if n == 1 else f"all {n} " if len(significant) == n else f"{len(significant)} of {n} "
-    return f"{count}significantly {side} 1"
+    is_barely = all(round(contrast.p, 2) >= SIGNIFICANCE_LEVEL for contrast in significant)
+    return f"{count}significantly {side} 1{', but barely' * is_barely}"
 
 
 def _capitalize(text: str) -> str:

@@ -16,7 +16,7 @@ import pandas as pd
 from analysis.anova import ERROR
 from analysis.cell_means import estimate_response_means
 from analysis.effects import EQUAL, factors_in_order
-from analysis.intervals import SIGNIFICANCE_LEVEL, Estimate, holm, simultaneous_ratios
+from analysis.intervals import ROUNDING, SIGNIFICANCE_LEVEL, Estimate, holm, simultaneous_ratios
 from analysis.level_words import context_text, level_text, title, treatment_text
 from analysis.records import cell_levels, levels_in_order, successful, to_float, varying
 from declared.mesh import REQUIRED_AXIS
@@ -55,6 +55,14 @@ class Contrast:
     def is_significant(self) -> bool:
         """Whether the two levels differ after Holm correction."""
         return self.p < SIGNIFICANCE_LEVEL
+
+    @property
+    def ends_at_one(self) -> bool:
+        """Whether the interval ends at 1 to rounding, so that only p shows if the difference is significant.
+
+        Holm's correction finds differences that Bonferroni's bounds include (`simultaneous_ratios`).
+        """
+        return min(abs(self.ratio.low - 1), abs(self.ratio.high - 1)) < ROUNDING
 
     @property
     def largest_difference(self) -> float:

@@ -472,8 +472,7 @@ def _with_decimals(value: float, decimals: int) -> str:
 def ratio(estimate: Estimate, digits: int = 3) -> str:
     """Return `interval` of a ratio; a bound that excludes 1 gets enough decimals to show that.
 
-    An interval that ends at 1 without including it (`intervals.simultaneous_ratios`) is half-open:
-    `0.64 [0.40, 1)`.
+    A bound that is 1 to rounding (`intervals.simultaneous_ratios`) is printed as 1: `0.64 [0.40, 1.00]`.
     """
     return _mark_unequal(estimate, interval(estimate, digits))
 
@@ -485,10 +484,10 @@ def _mark_unequal(estimate: Estimate, text: str) -> str:
     value, _, bounds = text[:-1].partition(" [")
     low, high = bounds.split(", ")
     if estimate.low > 1 and float(low) <= 1:
-        low = _unlike_one(estimate.low)
+        low = _unlike_one(estimate.low) or low
     if estimate.high < 1 and float(high) >= 1:
-        high = _unlike_one(estimate.high)
-    return f"{value} {'(' if low == '1' else '['}{low}, {high}{')' if high == '1' else ']'}"
+        high = _unlike_one(estimate.high) or high
+    return f"{value} [{low}, {high}]"
 
 
 def ratios(estimates: Sequence[Estimate]) -> list[str]:
@@ -500,10 +499,10 @@ def ratios(estimates: Sequence[Estimate]) -> list[str]:
     return [_mark_unequal(estimate, interval_with_decimals(estimate, min(places))) for estimate in estimates]
 
 
-def _unlike_one(bound: float) -> str:
-    """Return a bound with the fewest decimals that differ from 1, or `1` if it is 1 but for rounding."""
+def _unlike_one(bound: float) -> str | None:
+    """Return a bound with the fewest decimals that differ from 1; None if it is 1 to rounding."""
     texts = (f"{bound:.{places}f}" for places in range(MAX_BOUND_DECIMALS))
-    return next((text for text in texts if float(text) != 1), "1")
+    return next((text for text in texts if float(text) != 1), None)
 
 
 def interval_texts(data: pd.DataFrame, name: str, factor: float = 1.0, digits: int = 3) -> list[str]:

@@ -13,7 +13,7 @@ from common.options import run_program
 from declared.figure_specs import from_json
 from declared.products.figure_kinds import KINDS
 from figures import style
-from replication import reached
+from replication.reached import caption_note as interval_target_note
 
 
 def main(*, figure: str, inputs: Sequence[str], out: Path) -> None:
@@ -21,8 +21,8 @@ def main(*, figure: str, inputs: Sequence[str], out: Path) -> None:
 
     Args:
         figure: the figure, as a study declares it, in JSON
-        inputs: NAME=FILE of runs, epochs, and of the existing files that its kind also reads
-            (declared/products/figures.yaml)
+        inputs: NAME=FILE of runs and epochs, and, if they exist, of the table `replication` and of what its
+            kind also reads (declared/products/figures.yaml)
         out: files to write, without their suffix
     """
     spec, files = from_json(figure), dict(_split_input(text) for text in inputs)
@@ -30,10 +30,10 @@ def main(*, figure: str, inputs: Sequence[str], out: Path) -> None:
         raise InputError("missing-argument", f"lacks {min(missing)}=FILE", file="--inputs", got=list(inputs))
     records = Records(files.pop("runs"), files.pop("epochs"), files)
     figure_drawn, caption = importlib.import_module(KINDS[spec.kind].module).draw(records, spec)
-    # Only a caption that counts runs leaves open why cells have different numbers of them. This note stays
-    # below even if the caption has its full number of words, since it concerns every interval.
+    # A caption that gives numbers of runs also says how an interval target chose them, even if it then has
+    # more than MAX_CAPTION_WORDS.
     if "replication" in files and "runs-per-cell" in codes(caption.notes):
-        caption = caption.with_note(reached.caption_note(files["replication"]), below=True)
+        caption = caption.with_note(interval_target_note(files["replication"]), below=True)
     style.save(figure_drawn, out)
     write_text(out.with_name(f"{out.name}.caption.md"), caption + "\n")
 

@@ -18,7 +18,7 @@ from plan.decisions import rule_fields
 from plan.strategies import strategy_file
 from plan.timings import Timings
 
-# Inputs of every figure. Captions say from `replication` whether cells reach the interval target.
+# Inputs of every figure. Captions say which cells reached the interval target, by the table `replication`.
 FIGURE_INPUTS = ("runs", "epochs", "replication")
 FIGURE_SUFFIXES = ("pdf", "svg", "png", "caption.md")
 

@@ -4,11 +4,11 @@ from collections.abc import Callable, Mapping
 
 import pandas as pd
 
-from analysis.answers import Answer, answer_sentences
+from analysis.answers import Answer, Question, answer_sentences
 from analysis.cell_means import measured_response
+from analysis.evidence import Evidence
 from declared.responses import RESPONSES
 from declared.study import Study
-from report.findings import Evidence
 
 
 def gather_evidence(
@@ -30,15 +30,4 @@ def gather_evidence(
 
 def answer_question(study: Study, evidence: Evidence) -> Answer:
     """Return the answer to the study's question."""
-    effects, anova, useful_time = (
-        evidence.tables.get(name, pd.DataFrame()) for name in ("effects", "anova", "useful_time")
-    )
-    return answer_sentences(
-        evidence.runs,
-        effects,
-        anova,
-        study.answer_factors,
-        study.margin,
-        RESPONSES[study.response],
-        useful_time,
-    )
+    return answer_sentences(evidence, Question(study.answer_factors, study.margin, RESPONSES[study.response]))

@@ -11,12 +11,13 @@ import pandas as pd
 
 from analysis import conditions
 from analysis.answers import Answer
+from analysis.evidence import Evidence
 from analysis.records import distinct_names, framework_order, levels_in_order
 from analysis.speedup import accumulates_as_baseline
 from common.notes import Note
 from common.text import end_sentence, join_words, number_of
 from report.facts import Facts
-from report.findings import Evidence, variation_note
+from report.findings import variation_note
 from report.latex import to_latex
 from report.threats import MIN_EPOCHS
 

@@ -8,13 +8,14 @@ author. A figure of an effect that the answer states has no finding: the answer'
 
 import math
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 import pandas as pd
 
 from analysis import shares, tables
 from analysis.anova import BLOCK, ERROR, TOTAL
 from analysis.cell_means import estimate_means, estimate_response_means
+from analysis.evidence import Evidence
 from analysis.intervals import ESTIMATE_COLUMNS, SIGNIFICANCE_LEVEL, Estimate, estimate_of, p_text
 from analysis.level_words import cell_words, combination_text, level_text, setting_text, title
 from analysis.records import cell_levels, currency_of, levels_in_order, successful, varying
@@ -40,44 +41,17 @@ CELL_COLUMNS = {"cell", "from_cell", "to_cell"}  # Columns of tables that name c
 RATIO = ["ratio", "ratio_low_simultaneous", "ratio_high_simultaneous"]
 
 
-@dataclass(frozen=True)
-class Evidence:
-    """The records and tables that findings are computed from.
-
-    Attributes:
-        runs: The runs that tables and figures use: untraced ones, or all if every run is traced.
-        tables: Values of the study's tables, by name.
-        response: The response of the answer and of the table `anova`.
-        load_epochs: Returns the epochs of the runs, which some responses are derived from.
-    """
-
-    runs: pd.DataFrame
-    tables: Mapping[str, pd.DataFrame]
-    response: Response = EPOCH_TIME
-    load_epochs: Callable[[], pd.DataFrame] = pd.DataFrame
-
-    def table(self, name: str, *columns: str) -> pd.DataFrame:
-        """Return the rows of a table with a value in each of these columns; empty without table or column."""
-        data = self.tables.get(name, pd.DataFrame())
-        if not set(columns) <= set(data):
-            return pd.DataFrame(columns=[*columns])
-        return data.dropna(subset=list(columns))
-
-    def drawn_by(self, spec: FigureSpec) -> "Evidence":
-        """Return the evidence on the cells that the figure's filter keeps, and whole tables without cells."""
-        if not spec.filter:
-            return self
-        runs = filtered(self.runs, spec)
-        cells = set(runs["cell"])
-        kept_tables = {
-            name: table[table[list(CELL_COLUMNS & set(table))].isin(cells).all(axis=1)]
-            for name, table in self.tables.items()
-        }
-        return replace(self, runs=runs, tables=kept_tables)
-
-    def cell(self, name: object) -> str:
-        """Return the words that distinguish a cell from the others."""
-        return cell_words(self.runs).get(str(name), str(name))
+def evidence_of_figure(spec: FigureSpec, evidence: Evidence) -> Evidence:
+    """Return the evidence on the cells that the figure's filter keeps, and whole tables without cells."""
+    if not spec.filter:
+        return evidence
+    runs = filtered(evidence.runs, spec)
+    cells = set(runs["cell"])
+    kept_tables = {
+        name: table[table[list(CELL_COLUMNS & set(table))].isin(cells).all(axis=1)]
+        for name, table in evidence.tables.items()
+    }
+    return replace(evidence, runs=runs, tables=kept_tables)
 
 
 Finder = Callable[[FigureSpec, Evidence], Note | None]
@@ -85,7 +59,7 @@ Finder = Callable[[FigureSpec, Evidence], Note | None]
 
 def state_finding(spec: FigureSpec, evidence: Evidence) -> Note | None:
     """Return what a figure shows, in a sentence with numbers; None if there is no finding for it."""
-    evidence = evidence.drawn_by(spec)
+    evidence = evidence_of_figure(spec, evidence)
     if successful(evidence.runs).empty:
         return None
     quantity = shown_quantity(spec)

@@ -18,6 +18,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from analysis.answers import Answer
+from analysis.evidence import Evidence
 from analysis.records import Records, currency_of
 from analysis.responses import with_response
 from analysis.tables import PAGE_ROWS, Table, fits_float, is_landscape, latex, read
@@ -39,7 +40,7 @@ from report.answer import answer_question, gather_evidence
 from report.checkout import State
 from report.drafts import draft_texts
 from report.facts import MEANS, Facts
-from report.findings import Evidence, find_effect_note, refer_to_figure, state_finding
+from report.findings import find_effect_note, refer_to_figure, state_finding
 from report.latex import cited, figure, link_names, references, to_latex
 from report.methods import (
     constant_table,
