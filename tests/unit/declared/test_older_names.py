@@ -16,7 +16,7 @@ from declared.frameworks import FrameworkKeys
 from declared.products.figure_kinds import KINDS
 from declared.products.tables import TABLES
 from declared.site import SiteKeys, load_site
-from declared.study import StudyKeys
+from declared.study_keys import StudyKeys
 
 SECTIONS = load_yaml(FILE).values()
 
