@@ -37,7 +37,7 @@ from plan.batch_sizes import (
     nothing_fits_note,
     read_batch_sizes,
 )
-from plan.cell_checks import check_batch_search, check_cell, smallest_geometry
+from plan.cell_checks import check_batch_search, checked_geometry, smallest_geometry
 from plan.duplicates import refuse_duplicate
 from plan.geometry import Geometry, InfeasibleCell
 from plan.strategies import cell_strategy, read_bucket_bytes, strategy_file, strategy_search_name
@@ -148,11 +148,11 @@ def cell_geometry(study: str, levels: Levels, site: Site) -> Geometry:
     """
     framework = load_framework(levels["framework"])
     if not has_largest_batch(levels):
-        return check_cell(levels, framework, site)
+        return checked_geometry(levels, framework, site)
     check_batch_search(levels, framework)
     entry = _batch_search_entry(study, site, levels)
     if entry and (size := entry["batch_size"]):
-        return check_cell({**levels, "batch_size": size}, framework, site)
+        return checked_geometry({**levels, "batch_size": size}, framework, site)
     return smallest_geometry(levels, framework, site)
 
 
