@@ -9,7 +9,7 @@ import yaml
 
 from common.files import source_files
 from declared.factors import factor_table
-from declared.frameworks import FRAMEWORKS, RANKS, framework_names
+from declared.frameworks import FRAMEWORKS, RANKS, framework_names, library_path, load_framework
 from declared.site import load_site
 from declared.study import Study, load_study
 from plan import site_resources
@@ -71,7 +71,8 @@ def test_code_digest_covers_exactly_the_imports_of_ranks(framework: str) -> None
         file for path in rank_code(framework) for file in (source_files(path) if path.is_dir() else [path])
     }
     assert used <= code_files
-    shared = {RANKS / "worker", FRAMEWORKS / framework}  # folders, whole
+    packages = [path for path in map(library_path, load_framework(framework).libraries) if path.is_dir()]
+    shared = {RANKS / "worker", FRAMEWORKS / framework, *packages}  # all of their files
     assert {file for file in code_files if not shared & set(file.parents)} <= used
 
 

@@ -57,7 +57,8 @@ class FrameworkKeys(Keys):
     title: Text = key("title of the framework")
     environment: str = key("a folder of containers/")
     libraries: tuple[str, ...] = key(
-        "modules of workflow/scripts/ranks/libraries/ that the adapter imports, directly or indirectly"
+        "modules and packages of workflow/scripts/ranks/libraries/ that the adapter imports, directly or "
+        "indirectly"
     )
     modules: tuple[str, ...] = key(
         "Python modules that a rank imports first, in this order; timed as import_s"
@@ -210,6 +211,12 @@ class Framework(FrameworkKeys):
         }
 
 
+def library_path(name: str) -> Path:
+    """Return the folder of a package of ranks/libraries/, or the file of a module."""
+    package = LIBRARIES / name
+    return package if package.is_dir() else package.with_suffix(".py")
+
+
 @functools.cache
 def framework_names() -> tuple[str, ...]:
     """Return the names of all frameworks of Ringside."""
@@ -240,9 +247,9 @@ def load_framework(name: str) -> Framework:
         if value not in choices:
             raise unknown_name_error(value, file, location, choices)
     for i, library in enumerate(written.libraries):
-        if not (LIBRARIES / f"{library}.py").is_file():
-            modules = sorted(path.stem for path in LIBRARIES.glob("[a-z]*.py"))
-            raise unknown_name_error(library, file, f"libraries.{i}", modules)
+        if not library_path(library).exists():
+            names = sorted({path.stem for path in LIBRARIES.glob("[a-z]*")})
+            raise unknown_name_error(library, file, f"libraries.{i}", names)
     table = factor_table()
     for i, entry in enumerate(written.capabilities):
         for factor, levels in entry.items():

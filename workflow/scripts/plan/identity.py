@@ -18,7 +18,7 @@ from common.normal_form import digest_sources
 from datasets.identity import data_digest, data_folder
 from declared.datasets import find_dataset
 from declared.factors import has_largest_batch
-from declared.frameworks import LIBRARIES, RANKS, Framework, load_framework
+from declared.frameworks import RANKS, Framework, library_path, load_framework
 from declared.models import model_graph
 from declared.site import Site
 from declared.study import Study
@@ -103,7 +103,7 @@ def rank_code(framework: str) -> list[Path]:
     return [
         RANKS / "worker",
         *(RANKS.parent / "models" / f"{module}.py" for module in models),
-        *(LIBRARIES / f"{library}.py" for library in description.libraries),
+        *map(library_path, description.libraries),
         description.folder,
         *(CHECKOUT / file for file in (description.command.files if description.command else ())),
     ]
