@@ -22,7 +22,13 @@ def own_framework(folder: Path, name: str, entry: dict[str, object]) -> Path:
 
 
 @pytest.mark.parametrize(
-    ("older", "key"), [("exchange", "communication"), ("base", "baseline"), ("unlike", "heterogeneous")]
+    ("older", "key"),
+    [
+        ("exchange", "communication"),
+        ("base", "baseline"),
+        ("unlike", "heterogeneous"),
+        ("why", "refusal_reasons"),
+    ],
 )
 def test_older_key_of_a_framework_is_read(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], older: str, key: str
