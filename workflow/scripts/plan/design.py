@@ -66,7 +66,7 @@ class Run:
 
     @property
     def graph(self) -> Graph:
-        """The graph of the model, which Ringside knows."""
+        """The graph of a model of Ringside; runs of user-supplied commands have none."""
         return model_graph(self.levels["model"], self.levels["dataset"])
 
     @property
@@ -217,8 +217,8 @@ def _check_node_counts(study: Study, site: Site) -> None:
 def _cell_error(study: Study, site: Site, levels: Levels, infeasible: InfeasibleCell) -> InputError:
     """Return the error for an infeasible cell, with a hint.
 
-    The hint has the `exclude` entry that removes the cell if other cells remain. `got` has the levels that
-    cause it by factor.
+    The hint has the `exclude` entry that removes the cell if other cells remain. `got` has the offending
+    levels by factor.
     """
     varied = [
         name for name, possible in study.factors.items() if name in infeasible.factors and len(possible) > 1
