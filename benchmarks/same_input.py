@@ -12,7 +12,7 @@ from typing import Any
 
 import torch
 
-from ranks.libraries.pytorch import PyTorchTrainer
+from ranks.libraries.pytorch.trainer import PyTorchTrainer
 from ranks.worker.__main__ import run
 from ranks.worker.process import as_rank
 

@@ -9,7 +9,7 @@ import numpy as np
 
 from analysis.cell_means import MIN_SHARED_BLOCKS
 from analysis.intervals import CONFIDENCE
-from declared.study import MIN_POOLED_DF
+from declared.replicates import MIN_POOLED_DF
 from document import section, table
 from replication.stopping import MIN_CELL_DF
 from support.adaptive import Report, Rule, campaign, chosen, chosen_of_pairs, naive

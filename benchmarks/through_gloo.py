@@ -3,12 +3,12 @@
 from dataclasses import replace
 from pathlib import Path
 
-from ranks.libraries import pytorch
+from ranks.libraries.pytorch import collectives
 from ranks.worker.__main__ import run
 from ranks.worker.context import Context
 from ranks.worker.process import as_rank
 
-join = pytorch.join
+join = collectives.join
 
 
 def as_on_processors(context: Context) -> str:
@@ -18,7 +18,7 @@ def as_on_processors(context: Context) -> str:
 
 
 def train(folder: Path) -> None:
-    pytorch.join = as_on_processors
+    collectives.join = as_on_processors
     run(folder)
 
 

@@ -51,12 +51,10 @@ def train(folder: Path) -> None:
         importlib.import_module(module)
     on_torch = "torch" in sys.modules
     if on_torch:
-        from ranks.libraries import pytorch
+        from ranks.libraries.pytorch import collectives, trainer
 
-        pytorch.configure_library, pytorch.join = (
-            call_once(pytorch.configure_library),
-            call_once(pytorch.join),
-        )
+        trainer.configure_library = call_once(trainer.configure_library)
+        collectives.join = call_once(collectives.join)
     traced = adapter.trainer(context)
     trains = {True: traced.train_epoch, False: traced.train_epoch}
     if on_torch:

@@ -15,7 +15,7 @@ from torch import nn
 from torch_loop import small_cnn
 
 from models.graph import from_json
-from ranks.libraries.pytorch import build
+from ranks.libraries.pytorch.model import build
 
 STEPS = {"small-cnn": 60, "resnet-18": 3, "efficientnet-b0": 3}
 BATCH = 32

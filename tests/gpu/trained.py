@@ -45,22 +45,22 @@ def be_alone(rank: int, local_rank: int) -> None:
 
 def train(folder: Path, device: FakeCuda, local_rank: int) -> Any:
     """Train the rank of an attempt's folder, and note when clocks are read and weights are updated."""
-    from ranks.libraries import pytorch, pytorch_streams
+    from ranks.libraries.pytorch import streams, trainer
 
     be_alone(device.rank, local_rank)
     device.watch_clock(epoch_timer)
     for name in ("open_epoch", "step", "close_epoch"):
         device.watch(epoch_timer.EpochTimer, name)
     for name in ("_optimizer_step", "validate"):
-        device.watch(pytorch.PyTorchTrainer, name)
-    fill = pytorch_streams.Streams.fill
+        device.watch(trainer.PyTorchTrainer, name)
+    fill = streams.Streams.fill
 
-    def fill_free(lane: pytorch_streams.Streams, host: torch.Tensor, array: Any) -> None:
+    def fill_free(lane: streams.Streams, host: torch.Tensor, array: Any) -> None:
         if device.host.is_read(host):
             device.races.append("pinned memory is written while a copy reads it")
         fill(lane, host, array)
 
-    pytorch_streams.Streams.fill = fill_free  # type: ignore[method-assign]
+    streams.Streams.fill = fill_free  # type: ignore[method-assign]
     return run(folder)
 
 

@@ -16,7 +16,7 @@ from scipy import special
 
 from analysis.cell_means import MAX_PRIOR_DF, MIN_SHARED_BLOCKS, MIN_VARIANCE_RATIO
 from analysis.intervals import CONFIDENCE
-from declared.study import MIN_POOLED_DF
+from declared.replicates import MIN_POOLED_DF
 from replication.stopping import MIN_CELL_DF
 
 Rule = Callable[["Report"], np.ndarray]  # returns which cells get a run in the next block, [studies, cells]

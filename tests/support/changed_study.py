@@ -4,7 +4,8 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
-from declared.study import Replicates, Study, load_study
+from declared.replicates import Replicates
+from declared.study import Study, load_study
 
 
 def changed_study(name: str, *levels: Mapping[str, list[Any]]) -> Study:

@@ -4,8 +4,9 @@ from pathlib import Path
 from typing import Any
 
 from declared.factors import factor_table
+from declared.replicates import Replicates
 from declared.site import Site
-from declared.study import Replicates, Study
+from declared.study import Study
 from plan.design import Run, plan_design
 from plan.identity import run_spec
 

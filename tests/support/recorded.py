@@ -4,8 +4,9 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+from declared.replicates import Replicates
 from declared.site import Site
-from declared.study import Replicates, load_study
+from declared.study import load_study
 from plan.campaign import Campaign, plan_campaign
 from plan.design import Run
 from plan.identity import plan_run

@@ -8,8 +8,9 @@ import pandas as pd
 
 from common.schemas import schema
 from declared.factors import factor_table
+from declared.replicates import Replicates
 from declared.site import load_site
-from declared.study import Replicates, Study, load_study
+from declared.study import Study, load_study
 from models.soap import divide
 from network.bus import bus_bandwidth
 from plan.collective_benchmarks import message_sizes

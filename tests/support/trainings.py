@@ -53,7 +53,7 @@ PLAIN = {
 FRAMEWORKS = tuple(
     framework.name
     for framework in map(load_framework, framework_names())
-    if framework.adapter
+    if framework.has_adapter
     and not framework.mpi
     and not framework.strategies
     and read(framework.environment).available(SITE.realization)
@@ -77,7 +77,7 @@ def framework_params(names: Iterable[str], in_ci: Sequence[str] = IN_CI) -> list
 def able(names: Iterable[str], **levels: Any) -> tuple[str, ...]:
     """Return the frameworks that can train with these levels."""
     of_factors = {name: factor["default"] for name, factor in factor_table().items() if "default" in factor}
-    return tuple(name for name in names if load_framework(name).can({**of_factors, **PLAIN, **levels}))
+    return tuple(name for name in names if load_framework(name).supports({**of_factors, **PLAIN, **levels}))
 
 
 def shared(framework: str) -> dict[str, int]:

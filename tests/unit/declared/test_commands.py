@@ -28,8 +28,8 @@ from support.refusals import assert_refusal
         ({"files": ["../x"]}, "missing-file", "files.0", []),
         ({"environment": "pytorchh"}, "unknown-name", "environment", ["pytorch"]),
         ({"environment": {"setup": ["true"]}}, "missing-key", "environment", ["executable"]),
-        ({"does": {"precision": "fp64"}}, "not-one-of", "does.precision", []),
-        ({"does": {"colour": "red"}}, "unknown-name", "does.colour", []),
+        ({"supported_levels": {"precision": "fp64"}}, "not-one-of", "supported_levels.precision", []),
+        ({"supported_levels": {"colour": "red"}}, "unknown-name", "supported_levels.colour", []),
         ({"mpi": True}, "conflicting-keys", "mpi", []),
         ({"once_per": "run"}, "not-one-of", "once_per", []),
         ({"comand": "x"}, "unknown-key", "comand", ["command"]),
@@ -48,7 +48,7 @@ def test_a_wrong_command_is_refused(
 def test_a_command_is_a_framework_that_nobody_compared(tmp_path: Path) -> None:
     with own_commands(tmp_path, ours={"title": "ours", "once_per": "rank"}, theirs={}):
         framework = load_framework("ours")
-        assert framework.adapter and not framework.mirrored and load_framework("theirs").mirrored
+        assert framework.has_adapter and not framework.mirrored and load_framework("theirs").mirrored
         assert (
             not is_registered("ours")
             and not has_own_algorithm("ours")

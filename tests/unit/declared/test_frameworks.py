@@ -22,7 +22,13 @@ def own_framework(folder: Path, name: str, entry: dict[str, object]) -> Path:
 
 
 @pytest.mark.parametrize(
-    ("older", "key"), [("exchange", "communication"), ("base", "baseline"), ("unlike", "heterogeneous")]
+    ("older", "key"),
+    [
+        ("exchange", "communication"),
+        ("base", "baseline"),
+        ("unlike", "heterogeneous"),
+        ("why", "refusal_reasons"),
+    ],
 )
 def test_older_key_of_a_framework_is_read(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], older: str, key: str
@@ -56,7 +62,7 @@ def test_a_framework_that_names_what_is_not_there_is_refused(
 @pytest.mark.parametrize("name", frameworks.framework_names())
 def test_every_factor_that_a_framework_refuses_has_a_reason(name: str) -> None:
     framework = frameworks.load_framework(name)
-    assert framework.why.keys() == framework.restricted_factors
+    assert framework.refusal_reasons.keys() == framework.restricted_factors
 
 
 @pytest.mark.parametrize(
@@ -72,8 +78,8 @@ def test_unnamed_new_factor_is_refused_by_every_framework(
     for name in frameworks.framework_names():
         framework = frameworks.load_framework.__wrapped__(name)  # without the cache
         levels = {**defaults, "nodes": 1, "batch_scope": "global", "new": "off"}
-        assert framework.can(levels)
-        assert framework.can({**levels, "new": "on"}) == is_accepted
+        assert framework.supports(levels)
+        assert framework.supports({**levels, "new": "on"}) == is_accepted
 
 
 def test_traits_of_factors_have_known_values() -> None:

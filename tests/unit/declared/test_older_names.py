@@ -10,13 +10,14 @@ from common.files import CHECKOUT, load_yaml
 from common.keys import json_schema
 from common.renamed import FILE
 from common.schemas import SCHEMAS, schema
+from declared.commands import CommandKeys
 from declared.configuration import Configuration
 from declared.factors import N_DEVICES, factor_table
 from declared.frameworks import FrameworkKeys
 from declared.products.figure_kinds import KINDS
 from declared.products.tables import TABLES
 from declared.site import SiteKeys, load_site
-from declared.study import StudyKeys
+from declared.study_keys import StudyKeys
 
 SECTIONS = load_yaml(FILE).values()
 
@@ -46,7 +47,9 @@ def columns() -> set[str]:
 
 
 KEYS = {
-    name for form in (Configuration, FrameworkKeys, SiteKeys, StudyKeys) for name in keys(json_schema(form))
+    name
+    for form in (CommandKeys, Configuration, FrameworkKeys, SiteKeys, StudyKeys)
+    for name in keys(json_schema(form))
 }
 
 

@@ -9,8 +9,9 @@ import yaml
 
 from common.errors import InputError
 from declared.factors import MAX_NAME, factor_table, levels_name
+from declared.replicates import Replicates
 from declared.site import load_site
-from declared.study import Replicates, load_study
+from declared.study import load_study
 from models.named import models
 from plan.design import plan_design
 from support.figure_specs import figure_specs

@@ -90,8 +90,8 @@ def run_pytorch(operator: Operator, own: Arrays) -> Iterator[tuple[str, Arrays]]
     import torch
 
     from models.initial import rotary_tables
-    from ranks.libraries.pytorch import FUSED_ATTENTION
-    from ranks.libraries.pytorch_layers import Attention, attention_kernel
+    from ranks.libraries.pytorch.device import FUSED_ATTENTION
+    from ranks.libraries.pytorch.layers import Attention, attention_kernel
 
     for level in ("default", "unfused"):
         for enable in FUSED_ATTENTION:

@@ -12,7 +12,7 @@ from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.utils.flop_counter import FlopCounterMode
 
 from models.graph import from_json
-from ranks.libraries.pytorch import build
+from ranks.libraries.pytorch.model import build
 
 SAMPLES = 2
 counts = {}

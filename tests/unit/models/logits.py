@@ -42,7 +42,8 @@ def run_pytorch(
 ) -> tuple[Forward, Callable[[np.ndarray, np.ndarray], None], Any]:
     import torch
 
-    from ranks.libraries.pytorch import build, canonical_weights, load, make_optimizer
+    from ranks.libraries.pytorch.model import build, canonical_weights, load
+    from ranks.libraries.pytorch.optimizer import make_optimizer
 
     module = build(graph)
     load(module, graph, perturbed_weights(graph))

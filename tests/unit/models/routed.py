@@ -9,7 +9,7 @@ import numpy as np
 import torch
 
 from models.graph import Builder, Operator
-from ranks.libraries.pytorch_layers import Experts
+from ranks.libraries.pytorch.layers import Experts
 
 SAMPLES, LENGTH, UNITS, HIDDEN, N_EXPERTS, TOP = 3, 7, 6, 5, 4, 2
 BALANCE, SHARE = 3.0, 0.5

@@ -10,8 +10,9 @@ from typing import Any
 import pytest
 
 from common.notes import Note, codes, find_note
+from declared.replicates import Replicates
 from declared.site import load_site
-from declared.study import Replicates, load_study
+from declared.study import load_study
 from plan.campaign import Campaign, plan_campaign
 from plan.cost import Cost, measured_at, notes, title
 from plan.decisions import decision_file, read_decisions, rule_fields

@@ -9,8 +9,9 @@ import pytest
 
 from common.errors import InputError
 from common.notes import Note
+from declared.replicates import Replicates
 from declared.site import Site, load_site
-from declared.study import Replicates, Study, load_study
+from declared.study import Study, load_study
 from plan.design import MAX_RUN_ID_BYTES, Run, check_names, plan_design, to_csv
 from plan.geometry import INFEASIBLE_FOR_FRAMEWORK
 from plan.identity import plan_run, run_spec

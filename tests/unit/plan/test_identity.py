@@ -9,12 +9,12 @@ import yaml
 
 from common.files import source_files
 from declared.factors import factor_table
-from declared.frameworks import FRAMEWORKS, RANKS, framework_names
+from declared.frameworks import FRAMEWORKS, RANKS, framework_names, library_path, load_framework
 from declared.site import load_site
 from declared.study import Study, load_study
 from plan import site_resources
 from plan.design import Run, plan_design
-from plan.identity import MODEL_CODE, plan_run, rank_code, run_spec
+from plan.identity import plan_run, rank_code, run_spec
 from plan.site_resources import device_peak
 
 SCRIPTS = RANKS.parent
@@ -68,12 +68,11 @@ def test_code_digest_covers_exactly_the_imports_of_ranks(framework: str) -> None
     own = {path for path in source_files(FRAMEWORKS / framework) if path.suffix == ".py"}
     used = reached({RANKS / "worker" / "__main__.py", *own})
     code_files = {
-        file
-        for path in (*MODEL_CODE, *rank_code(framework))
-        for file in (source_files(path) if path.is_dir() else [path])
+        file for path in rank_code(framework) for file in (source_files(path) if path.is_dir() else [path])
     }
     assert used <= code_files
-    shared = {RANKS / "worker", FRAMEWORKS / framework}  # folders, whole
+    packages = [path for path in map(library_path, load_framework(framework).libraries) if path.is_dir()]
+    shared = {RANKS / "worker", FRAMEWORKS / framework, *packages}  # all of their files
     assert {file for file in code_files if not shared & set(file.parents)} <= used
 
 

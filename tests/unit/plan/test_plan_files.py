@@ -10,8 +10,9 @@ from typing import Any
 import pytest
 
 from common.errors import InputError
+from declared.replicates import Replicates
 from declared.site import load_site
-from declared.study import Replicates, load_study
+from declared.study import load_study
 from plan import identity
 from plan.campaign import Campaign
 from plan.campaign import plan_campaign as planned_campaign

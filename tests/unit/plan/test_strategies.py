@@ -8,8 +8,9 @@ import pytest
 
 from common.errors import InputError
 from common.files import display_path
+from declared.replicates import Replicates
 from declared.site import Site
-from declared.study import Replicates, Study
+from declared.study import Study
 from models import strategy
 from models.soap import divide
 from plan import design as planner

@@ -21,7 +21,7 @@ from models.layout import lay_out
 from models.named import graph
 from models.soap import divide
 from models.strategy import Part, random_strategy
-from ranks.libraries.pytorch import build, load, tensors
+from ranks.libraries.pytorch.model import build, load, tensors
 from ranks.libraries.pytorch_parts import share
 from ranks.libraries.pytorch_strategy import Runner, make_host_group
 

@@ -19,7 +19,8 @@ from torch.nn import functional
 
 from models.graph import Graph, from_json, is_trained
 from ranks.libraries.channels_first import canonical
-from ranks.libraries.pytorch import build, cross_entropy, load, tensors
+from ranks.libraries.pytorch.model import build, load, tensors
+from ranks.libraries.pytorch.trainer import cross_entropy
 from support.prototexts import Fields, parsed
 
 SAMPLES = 4

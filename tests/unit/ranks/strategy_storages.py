@@ -24,7 +24,7 @@ from models.layout import Layout, lay_out
 from models.named import graph
 from models.soap import divide
 from models.strategy import Part
-from ranks.libraries.pytorch import build, tensors
+from ranks.libraries.pytorch.model import build, tensors
 from ranks.libraries.pytorch_strategy import Runner
 from strategies import engine
 from strategies.costs import PartCost

@@ -20,7 +20,8 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from models.division import LAYERS, SEQUENCE, VOCABULARY, tensor_parts
 from models.graph import from_json
-from ranks.libraries.pytorch import build, cross_entropy
+from ranks.libraries.pytorch.model import build
+from ranks.libraries.pytorch.trainer import cross_entropy
 from ranks.libraries.pytorch_mesh import divide_layers
 
 COLLECTIVES = ("all_reduce", "all_gather_into_tensor", "reduce_scatter_tensor")

@@ -7,8 +7,9 @@ from typing import Any
 
 import pytest
 
+from declared.replicates import Replicates
 from declared.site import load_site
-from declared.study import Replicates, load_study
+from declared.study import load_study
 from plan.design import plan_design
 from plan.identity import plan_run
 from runs.epochs import read_epochs

@@ -168,7 +168,7 @@ print(json.dumps(outcomes))
 """
 PYTORCH = """
 import torch
-from ranks.libraries.pytorch import configure_library
+from ranks.libraries.pytorch.device import configure_library
 
 torch.set_num_interop_threads = lambda _: None  # It can be called only once.
 

@@ -303,7 +303,7 @@ def test_labels_of_positions_stand_behind_the_tokens(tmp_path: Path, dataset: st
 
 @pytest.mark.parametrize("device", ["cpu", "cuda"])
 def test_plan_refuses_exactly_what_lbann_cannot_compute(device: str) -> None:
-    refused = set(load_framework("lbann").without[device])
+    refused = set(load_framework("lbann").missing_operators[device])
     for name, entry in models().items():
         if name.startswith("gpt-2-"):
             continue  # The heads of a larger GPT-2 would be thousands of layers.

@@ -157,4 +157,9 @@ def test_what_diverged_is_told_without_numbers_that_are_none(trainings: Training
     assert not all(math.isfinite(float(row["train_loss"])) for row in epochs(folder))
     report = json.loads((folder / "result.json").read_text(), parse_constant=pytest.fail)["program_report"]
     assert None in report["objective"]
-    check_value(report, schema("record")["properties"]["measured"]["properties"]["told"], "told", folder)
+    check_value(
+        report,
+        schema("record")["properties"]["measured"]["properties"]["program_report"],
+        "program_report",
+        folder,
+    )

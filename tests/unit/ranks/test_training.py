@@ -212,7 +212,7 @@ def test_three_steps_of_recipes_agree_to_1e_6(trainings: Trainings, recipe: str,
 @pytest.mark.parametrize(
     "framework",
     framework_params(
-        [name for name in COMPARED if "experts" not in load_framework(name).without.get("cpu", [])],
+        [name for name in COMPARED if "experts" not in load_framework(name).missing_operators.get("cpu", [])],
         ("pytorch-ddp",),
     ),
 )

@@ -11,8 +11,9 @@ import pytest
 
 from analysis.efficiency import COUNTED, find_operations
 from declared.frameworks import framework_names, load_framework
+from declared.replicates import Replicates
 from declared.site import load_site
-from declared.study import Replicates, load_study
+from declared.study import load_study
 from plan.design import plan_design
 from plan.identity import plan_run
 from records.run_rows import recorded_row

@@ -67,7 +67,7 @@ def noise(trainer: Any) -> np.ndarray:
     if (torch := sys.modules.get("torch")) is not None:
         trainer.module.train()
         inputs = torch.from_numpy(samples if of_tokens else samples.transpose(0, 3, 1, 2))
-        inputs = inputs if of_tokens else inputs.to(trainer.dtype)
+        inputs = inputs if of_tokens else inputs.to(trainer.weight_dtype)
         logits_of_draws = [trainer.predict(inputs).detach().float().numpy() for _ in range(2)]
     elif "ranks.libraries.jax_training" in sys.modules:  # TensorFlow 2.12 imports jax, too
         import jax

@@ -18,8 +18,9 @@ from common.errors import InputError, exit_status
 from common.files import format_utc
 from common.notes import find_note
 from common.shell import Unanswered
+from declared.replicates import Replicates
 from declared.site import load_site
-from declared.study import Replicates, load_study
+from declared.study import load_study
 from plan.binding import bind_results
 from plan.campaign import Campaign, plan_campaign
 from plan.collective_benchmarks import CollectiveBenchmarks

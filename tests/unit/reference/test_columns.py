@@ -37,8 +37,8 @@ from declared.costs import Costs, Price
 from declared.factors import factor_names
 from declared.products.tables import TABLES
 from declared.references import load_reference
+from declared.replicates import Replicates
 from declared.responses import RESPONSES
-from declared.study import Replicates
 from network import fit
 from prediction import crossover, held_out, hybrid, methods, predictors, projection, what_if
 from prediction.inputs import measured_cells

@@ -1,7 +1,9 @@
 """The reference pages are complete and up to date, and their examples work."""
 
+import itertools
 import re
 import subprocess
+from dataclasses import replace
 
 import pytest
 import yaml
@@ -9,6 +11,10 @@ import yaml
 from common.files import CHECKOUT
 from common.schemas import SCHEMAS
 from declared.datasets import DATASETS, read_datasets
+from declared.factors import factor_table
+from declared.frameworks import framework_names
+from declared.site import load_site
+from plan.site_limits import reason_missing_at_site
 from reference import commands, pages, products, settings
 
 
@@ -49,6 +55,27 @@ def test_every_column_of_records_says_what_it_means(name: str) -> None:
     assert [
         field for field, _, meaning in products.fields(written) if not meaning and field != "`factors`"
     ] == []
+
+
+def test_page_of_factors_lists_levels_that_sites_lack() -> None:
+    defaults = {name: rules["default"] for name, rules in factor_table().items() if "default" in rules}
+    cell = {**defaults, "model": "small-cnn", "dataset": "digits", "nodes": 1, "batch_size": 16}
+    local, missing = load_site("local"), set()
+    for site in (local, replace(local, deployment="apptainer")):
+        for framework, parallelism in itertools.product(framework_names(), ("data", "tensor2")):
+            plain = {**cell, "framework": framework, "parallelism": parallelism}
+            missing |= {
+                f"{factor}: {level}"
+                for factor, rules in factor_table().items()
+                for level in rules.get("enum", ())
+                if reason_missing_at_site(site, {**plain, factor: level})
+                and not reason_missing_at_site(site, plain)
+            }
+    section = pages.text("factors").partition("## What depends on the site")[2]
+    levels = {
+        level for row in section.splitlines() for level in re.findall("`(.*?)`", row.partition(" | ")[0])
+    }
+    assert missing and missing == {level for level in levels if ":" in level}
 
 
 def test_limits_defaults_and_levels_are_told() -> None:

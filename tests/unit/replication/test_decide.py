@@ -11,7 +11,7 @@ from analysis.records import read_runs
 from common.notes import codes, find_note
 from common.schemas import check
 from declared.figure_specs import FigureSpec
-from declared.study import Replicates
+from declared.replicates import Replicates
 from figures import draw
 from plan.decisions import BY_CHANCE, NO, NOT_ASKED
 from replication import decide, reached

@@ -14,7 +14,8 @@ from common.errors import InputError
 from common.files import CHECKOUT
 from common.notes import codes, find_note
 from common.tables import read_table
-from declared.study import Replicates, load_study
+from declared.replicates import Replicates
+from declared.study import load_study
 from replication import pilot
 from replication.pilot import Aim, Times
 

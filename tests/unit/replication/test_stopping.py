@@ -9,7 +9,7 @@ import pytest
 
 from analysis.cell_means import estimate_means
 from declared.factors import factor_names
-from declared.study import MIN_POOLED_DF, Replicates
+from declared.replicates import MIN_POOLED_DF, Replicates
 from plan.decisions import BY_CHANCE, NO, NOT_ASKED, YES
 from replication.stopping import expected_runs, judge_cells, runs_to_target
 from support.adaptive import campaign, chosen, chosen_of_pairs, naive

@@ -8,7 +8,8 @@ import pytest
 
 from common.files import CHECKOUT, load_yaml
 from common.latex import latex_text
-from declared.study import Author, Study, load_study
+from declared.study import Study, load_study
+from declared.study_keys import Author
 from plan import campaign as plan_campaign
 from report import paper
 from report.anonymous import BREAK, NOT_ANONYMOUS, Anonymizer, build_anonymizer, scrub_sources

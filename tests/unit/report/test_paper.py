@@ -26,9 +26,11 @@ from declared.datasets import load_dataset
 from declared.figure_specs import FigureSpec
 from declared.paper import Paper
 from declared.records import WARNING_SEPARATOR, join_settings
+from declared.replicates import Replicates
 from declared.responses import EPOCH_TIME
 from declared.site import load_site
-from declared.study import Author, Replicates, load_study
+from declared.study import load_study
+from declared.study_keys import Author
 from figures import style
 from figures.captions import NOT_DRAWN
 from network import fit

@@ -11,8 +11,9 @@ import pytest
 from common.files import read_json, write_json
 from datasets.prepare import prepare
 from declared.factors import factor_table
+from declared.replicates import Replicates
 from declared.site import Site, load_site
-from declared.study import Replicates, Study, load_study
+from declared.study import Study, load_study
 from launchers import launch
 from plan import design, largest
 from plan.design import plan_design

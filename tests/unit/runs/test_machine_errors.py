@@ -15,7 +15,7 @@ import pytest
 
 from common.errors import InputError
 from common.files import CHECKOUT
-from declared.study import Replicates
+from declared.replicates import Replicates
 from network.measure import KIND
 from plan import binding, decisions
 from plan.record_checks import load_record

@@ -12,8 +12,9 @@ from pathlib import Path
 import pytest
 
 from common.shell import find_inaccessible_path
+from declared.replicates import Replicates
 from declared.site import load_site
-from declared.study import Replicates, load_study
+from declared.study import load_study
 from plan.campaign import Campaign, plan_campaign
 from plan.decisions import decision_file, rule_fields
 from runs import submit

@@ -76,7 +76,7 @@ def test_what_the_framework_refuses_is_left_out() -> None:
         by_answer[acceptance.accepts(setting)].append(setting)
     assert any(setting.levels["microbatches"] < setting.mesh.pipeline for setting in by_answer[False])
     framework = load_framework(meshes.FRAMEWORK)
-    assert all(framework.can(setting.levels) for setting in by_answer[True])
+    assert all(framework.supports(setting.levels) for setting in by_answer[True])
     kinds = {setting.mesh.axes for setting in by_answer[True]}
     assert {("data",), ("sharded",), ("tensor",), ("pipeline",), ("pipeline", "tensor")} <= kinds
     experts = [mesh for mesh in meshes.meshes(MOE, topology) if mesh.experts > 1]

@@ -13,8 +13,8 @@ from common.notes import codes, find_note
 from common.schemas import schema
 from common.tables import write_table
 from declared.figure_specs import FigureSpec
+from declared.replicates import Replicates
 from declared.site import load_site
-from declared.study import Replicates
 from figures import captions
 from figures.kinds import simulated as figure
 from plan.campaign import Campaign, plan_campaign

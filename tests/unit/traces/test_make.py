@@ -55,7 +55,7 @@ def test_what_a_framework_cannot_be_traced_at_is_said(campaign: Campaign) -> Non
         make.plan_traced(campaign, run, "phases")
     error = refused.value
     assert (error.code, error.file, error.got) == ("unsupported-level", run.run_id, "phases")
-    assert run.framework.name in error.problem and run.framework.why["trace"] in error.problem
+    assert run.framework.name in error.problem and run.framework.refusal_reasons["trace"] in error.problem
 
 
 def test_only_full_traces_need_the_sites_score_p(campaign: Campaign) -> None:

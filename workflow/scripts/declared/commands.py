@@ -103,7 +103,7 @@ class CommandKeys(Keys):
         "runs, so that an edited script is measured again",
         default=(),
     )
-    does: dict[str, Any] = key(
+    supported_levels: dict[str, Any] = key(
         "levels that the command has without an argument, such as {precision: amp}: a level or a list of "
         "levels by factor. A factor with neither a placeholder nor an entry here has its default level",
         default_factory=dict,
@@ -131,13 +131,13 @@ class Command(CommandKeys):
     Attributes:
         name: The name of its file.
         file: Its file.
-        does: Lists of levels by factor.
+        supported_levels: Lists of levels by factor.
         placeholders: The names in the command's arguments, without those in its expressions.
     """
 
     name: str
     file: Path
-    does: dict[str, list[Any]]
+    supported_levels: dict[str, list[Any]]
     placeholders: frozenset[str]
 
     @functools.cached_property
@@ -149,8 +149,8 @@ class Command(CommandKeys):
             passed.add(name if name in table else f"{CUSTOM}{name}")
         return frozenset(passed | ({"devices_per_node"} if self.once_per == RANK else set()))
 
-    def violations(self, levels: Mapping[str, Any]) -> list[str]:
-        """Return the factors whose level the command neither gets by a placeholder nor has by `does`."""
+    def unsupported_factors(self, levels: Mapping[str, Any]) -> list[str]:
+        """Return the factors with levels that neither a placeholder nor `supported_levels` covers."""
         return [
             name
             for name in factor_names(levels)
@@ -160,8 +160,8 @@ class Command(CommandKeys):
         ]
 
     def _has_level(self, factor: str, level: Any) -> bool:
-        if factor in self.does:
-            return level in self.does[factor]
+        if factor in self.supported_levels:
+            return level in self.supported_levels[factor]
         if is_custom(factor):
             return True  # If it varies, plan.design refuses the duplicate cells.
         if factor in ("model", "dataset"):
@@ -241,14 +241,16 @@ def load_command(name: str) -> Command:
         raise InputError("conflicting-keys", "only with once_per: rank", key="mpi", hint="remove it", **place)
     for i, path in enumerate(written.files):
         check_in_checkout(path, file, f"files.{i}")
-    for factor, levels in written.does.items():
+    for factor, levels in written.supported_levels.items():
+        location = f"supported_levels.{factor}"
         if factor not in factor_table():
-            raise unknown_name_error(factor, file, f"does.{factor}", factor_table())
+            raise unknown_name_error(factor, file, location, factor_table())
         for level in as_list(levels):
-            parse(level_type(factor), level, file, f"does.{factor}")
+            parse(level_type(factor), level, file, location)
     if written.log_format not in FORMATS:
         raise unknown_name_error(written.log_format, file, "log_format", FORMATS)
     used = {key: _names_in(written, key, file) for key in _places(written)}
     passed = frozenset(name for key, in_key in used.items() if key not in EXPRESSIONS for name in in_key)
-    does = {factor: as_list(levels) for factor, levels in written.does.items()}
-    return Command(name=name, file=file, placeholders=passed, **vars(written) | {"does": does})
+    supported = {factor: as_list(levels) for factor, levels in written.supported_levels.items()}
+    fields = vars(written) | {"supported_levels": supported}
+    return Command(name=name, file=file, placeholders=passed, **fields)

@@ -38,7 +38,8 @@ MIN_LEVELS_TO_HOLD_OUT = {"nodes": 2, "batch_size": 3, "bandwidth": 2, "parallel
 UNTRACED = "none"  # level of `trace` of an untraced run
 LARGEST = "largest"  # level of `batch_size`: the largest batch that fits in memory (plan.batch_sizes)
 MAX_SERIES = 8  # more series cannot be distinguished in a figure
-MAX_NAME, DIGEST_DIGITS = 194, 12  # characters of a cell's name; a run appends its replicate
+MAX_NAME = 194  # characters of a cell's name; a run appends its replicate
+DIGEST_DIGITS = 12  # hex digits at the end of a shortened name
 CUSTOM = "custom_"  # prefix of the names of custom factors
 
 
@@ -125,18 +126,19 @@ def level_type(factor: str) -> Any:
 
 
 @functools.cache
-def factor_lists() -> Any:
-    """Return a dataclass, for `common.keys.parse`, with the levels of every factor of Ringside.
+def study_factors_class() -> Any:
+    """Return the dataclass by which `common.keys.parse` checks the factors of a study.
 
-    A factor that a study does not name has its default as the only level.
+    Its fields are the factors of Ringside, each with a list of levels. The default list has the factor's
+    default alone.
     """
-    keys: list[tuple[str, Any, Any]] = []
+    fields: list[tuple[str, Any, Any]] = []
     for name, rules in factor_table().items():
         level: Any = level_type(name)
-        levels = Annotated[list[level], Rules(unique=True, min_length=1)]
+        list_type = Annotated[list[level], Rules(unique=True, min_length=1)]
         default = {"default_factory": functools.partial(_default, rules)} if "default" in rules else {}
-        keys.append((name, levels, key(rules["description"], **default)))
-    return make_dataclass("FactorLists", keys, bases=(Keys,), kw_only=True)
+        fields.append((name, list_type, key(rules["description"], **default)))
+    return make_dataclass("StudyFactors", fields, bases=(Keys,), kw_only=True)
 
 
 def _default(rules: Mapping[str, Any]) -> list[Any]:
@@ -160,17 +162,17 @@ def is_numeric(factor: str) -> bool:
 
 
 def levels_name(levels: Mapping[str, Any]) -> str:
-    """Return a name, which is also a directory name, of levels; for all levels of a cell, the cell's name.
+    """Return the name of these levels, which is also a directory name; all levels of a cell name the cell.
 
     It has the levels of core factors and custom factors, and of other factors that differ from their
     default. A name that would be too long ends with a digest of itself.
     """
     names = [
-        f"{entry.get('symbol', '')}{levels[name]}"
-        if entry.get("core")
-        else f"{entry.get('symbol', name)}={levels[name]}".replace("/", "_")
-        for name, entry in factor_table().items()
-        if name in levels and (entry.get("core") or levels[name] != entry["default"])
+        f"{rules.get('symbol', '')}{levels[name]}"
+        if rules.get("core")
+        else f"{rules.get('symbol', name)}={levels[name]}".replace("/", "_")
+        for name, rules in factor_table().items()
+        if name in levels and (rules.get("core") or levels[name] != rules["default"])
     ]
     names += [f"{factor_rules(name)['title']}={level}" for name, level in levels.items() if is_custom(name)]
     name = ".".join(names)

@@ -57,7 +57,8 @@ class FrameworkKeys(Keys):
     title: Text = key("title of the framework")
     environment: str = key("a folder of containers/")
     libraries: tuple[str, ...] = key(
-        "modules of workflow/scripts/ranks/libraries/ that the adapter imports, directly or indirectly"
+        "modules and packages of workflow/scripts/ranks/libraries/ that the adapter imports, directly or "
+        "indirectly"
     )
     modules: tuple[str, ...] = key(
         "Python modules that a rank imports first, in this order; timed as import_s"
@@ -65,7 +66,6 @@ class FrameworkKeys(Keys):
     oldest_packages: dict[str, Release] = key(
         "oldest versions of packages in software that a site has installed, if newer than those that the "
         "environment supports",
-        alias="needs",
         default_factory=dict,
     )
     distributed: bool = key("false: it trains with one rank at any site")
@@ -113,7 +113,7 @@ class FrameworkKeys(Keys):
     capabilities: tuple[Annotated[dict[str, Any], Rules(min_length=1)], ...] = key(
         "a cell can be trained if it fits one entry: for every factor that the entry names, the cell's "
         "level is in its list. A factor that the entry does not name has its default, or any level if it has "
-        "the trait implemented_by (config/schemas/factors.schema.yaml)",
+        "the trait unlisted_levels or set_by_ringside (config/schemas/factors.schema.yaml)",
         default=({"parallelism": PLAIN},),
         min_length=1,
     )
@@ -130,12 +130,12 @@ class FrameworkKeys(Keys):
         default=(),
         min_length=1,
     )
-    without: dict[str, list[str]] = key(
+    missing_operators: dict[str, list[str]] = key(
         "operators of models that it cannot compute (their kinds or settings, "
         "workflow/scripts/models/graph.py), by device",
         default_factory=dict,
     )
-    why: dict[str, Text] = key(
+    refusal_reasons: dict[str, Text] = key(
         "why it refuses levels of a factor, by factor, if another reason holds than for other frameworks "
         "(workflow/scripts/declared/refusals.yaml); printed with a refused cell",
         default_factory=dict,
@@ -149,13 +149,13 @@ class Framework(FrameworkKeys):
 
     Attributes:
         capabilities: Entries that also name each factor that the file leaves at its default.
-        adapter: Whether its adapter exists.
+        has_adapter: Whether its adapter exists.
         command: The command, None for a framework of Ringside.
     """
 
     name: str
     file: Path
-    adapter: bool
+    has_adapter: bool
     capabilities: tuple[dict[str, list[Any]], ...]
     command: Command | None = None
 
@@ -164,18 +164,20 @@ class Framework(FrameworkKeys):
         """The folder with its adapter.py."""
         return COMMAND_ADAPTER if self.command else self.file.parent
 
-    def can(self, levels: Mapping[str, Any]) -> bool:
+    def supports(self, levels: Mapping[str, Any]) -> bool:
         """Return whether the framework can train a cell with these levels."""
-        return any(not violated for violated in self.violations(levels))
+        return not all(self.unsupported_factors(levels))
 
-    def violations(self, levels: Mapping[str, Any]) -> list[list[str]]:
-        """Return, for each entry of `capabilities`, the factors whose levels violate it; [] if the cell fits.
+    def unsupported_factors(self, levels: Mapping[str, Any]) -> list[list[str]]:
+        """Return one list per entry of `capabilities`: the factors with levels that are not in the entry.
+
+        The list of an entry that the cell fits is empty.
 
         A mesh fits an entry that names its axes without sizes. If no entry does and `meshes` allows these
         axes, it fits an entry that names data. A user-supplied command counts as one entry.
         """
         if self.command:
-            return [self.command.violations(levels)]
+            return [self.command.unsupported_factors(levels)]
         level = levels["parallelism"]
         accepted = {level}
         if is_strategy(level):
@@ -209,6 +211,12 @@ class Framework(FrameworkKeys):
         }
 
 
+def library_path(name: str) -> Path:
+    """Return the folder of a package of ranks/libraries/, or the file of a module."""
+    package = LIBRARIES / name
+    return package if package.is_dir() else package.with_suffix(".py")
+
+
 @functools.cache
 def framework_names() -> tuple[str, ...]:
     """Return the names of all frameworks of Ringside."""
@@ -239,9 +247,9 @@ def load_framework(name: str) -> Framework:
         if value not in choices:
             raise unknown_name_error(value, file, location, choices)
     for i, library in enumerate(written.libraries):
-        if not (LIBRARIES / f"{library}.py").is_file():
-            modules = sorted(path.stem for path in LIBRARIES.glob("[a-z]*.py"))
-            raise unknown_name_error(library, file, f"libraries.{i}", modules)
+        if not library_path(library).exists():
+            names = sorted({path.stem for path in LIBRARIES.glob("[a-z]*")})
+            raise unknown_name_error(library, file, f"libraries.{i}", names)
     table = factor_table()
     for i, entry in enumerate(written.capabilities):
         for factor, levels in entry.items():
@@ -250,12 +258,12 @@ def load_framework(name: str) -> Framework:
                 raise unknown_name_error(factor, file, location, table)
             for level in as_list(levels):
                 parse(level_type(factor), level, file, location)
-    adapter = (file.parent / "adapter.py").is_file()
+    has_adapter = (file.parent / "adapter.py").is_file()
     fields = vars(written) | {"capabilities": tuple(map(_with_defaults, written.capabilities))}
-    framework = Framework(name=name, file=file, adapter=adapter, **fields)
+    framework = Framework(name=name, file=file, has_adapter=has_adapter, **fields)
     restricted = framework.restricted_factors
-    shared_why = {factor: reason for factor, reason in load_yaml(REFUSALS).items() if factor in restricted}
-    return replace(framework, why=shared_why | written.why)
+    reasons = {factor: reason for factor, reason in load_yaml(REFUSALS).items() if factor in restricted}
+    return replace(framework, refusal_reasons=reasons | written.refusal_reasons)
 
 
 def _with_defaults(entry: Mapping[str, Any]) -> dict[str, list[Any]]:
@@ -284,7 +292,7 @@ def _command_framework(command: Command) -> Framework:
         raise InputError("reserved-name", problem, file=command.file, got=command.name, hint=hint)
     if environment not in (*environment_names(), command.name):
         raise unknown_name_error(environment, command.file, "environment", environment_names())
-    reason = "it has no such placeholder, and its key `does` does not name this level"
+    reason = "it has no such placeholder, and its key `supported_levels` does not have this level"
     return Framework(
         name=command.name,
         file=command.file,
@@ -300,12 +308,12 @@ def _command_framework(command: Command) -> Framework:
         algorithm=OWN_ALGORITHM,
         baseline=command.name,
         timing_scope="master",
-        why=dict.fromkeys(factor_table(), reason),
+        refusal_reasons=dict.fromkeys(factor_table(), reason),
         notes=(
             f"{command.name} is a user-supplied command, and its times are from its log; nobody has "
             "checked that it computes what other frameworks compute.",
         ),
-        adapter=True,
+        has_adapter=True,
         capabilities=(),
         command=command,
     )
@@ -331,7 +339,7 @@ def describe_framework(name: str) -> Framework:
         algorithm=OWN_ALGORITHM,
         timing_scope="ranks",
         baseline=name,
-        adapter=False,
+        has_adapter=False,
         capabilities=({"parallelism": [PLAIN]},),
     )
 

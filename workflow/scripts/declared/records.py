@@ -4,7 +4,6 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 WARNING_SEPARATOR = " | "  # between the warnings of a run, which can contain semicolons
-PROGRAM_REPORT = "told"  # key in record.json of what only ranks can report, such as the size of a module
 SETTING_SEPARATOR = " | "  # between the settings of a run
 
 

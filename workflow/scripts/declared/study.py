@@ -1,37 +1,31 @@
 """Read and check a study: its factors and their levels, replicates and figures."""
 
 import itertools
-import math
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Any
 
 from common.errors import CodedValueError, InputError
-from common.files import CHECKOUT, display_path, load_yaml
-from common.keys import Keys, Line, Maybe, ParsedFrom, Rules, key, optional, parse
-from common.renamed import other_factor_names, rename_factors
-from common.text import alternatives, number_of
-from declared.commands import PLACEHOLDERS, Command, command_names, load_command
-from declared.configuration import existing, unknown_name_error
-from declared.datasets import NEXT, TOKENS, find_dataset, kind, load_dataset, targets
+from common.files import CHECKOUT, load_yaml
+from common.keys import parse
+from common.renamed import rename_factors
+from declared.commands import command_names
+from declared.configuration import existing
+from declared.datasets import NEXT, TOKENS, find_dataset, kind, targets
 from declared.factors import (
-    CUSTOM,
     MIN_LEVELS_TO_HOLD_OUT,
     MODEL_AND_DATASET,
     N_DEVICES,
     NODES_AND_DEVICES,
     UNTRACED,
-    CustomName,
     Levels,
     as_list,
-    factor_lists,
     factor_table,
     is_numeric,
     level_of,
-    level_type,
     matches,
     size_factor_of,
     with_devices,
@@ -44,288 +38,19 @@ from declared.figure_specs import (
     read_figures,
 )
 from declared.fraction import Fraction, smallest_fraction
-from declared.frameworks import framework_names
 from declared.imported import CAMPAIGN, Imported, load_campaigns, load_imported
-from declared.mesh import SEARCHED, is_mesh, sizes_of
-from declared.models import trainable_model_names
-from declared.paper import Paper, checked_paper
+from declared.mesh import SEARCHED
+from declared.paper import checked_paper
 from declared.products.traits import Traits
-from declared.responses import EPOCH_TIME, RESPONSES
-from declared.user_models import is_user_model, load_user_model
+from declared.replicates import Replicates
+from declared.responses import RESPONSES
+from declared.study_factors import check_levels, check_varies, named_factors, read_exclusion, read_factors
+from declared.study_keys import CombinedStudyKeys, ImportedStudyKeys, QuestionKeys, StudyKeys
 
 SECTIONS_WITH_FACTORS = ("factors", "exclude", "replicates", "answer", "figures")
-CUSTOM_KEY = "custom"  # key below `factors` with custom factors
 DEFAULT_RESOLUTION = 4
 ACCURACIES = ("validation_accuracy", "train_accuracy", "perplexity")  # columns of runs.csv
-MIN_REPLICATES = 3  # The spread of fewer runs cannot be estimated.
 MIN_RUNS_FOR_RESIDUALS = 8  # a plot of fewer residuals shows nothing
-# Degrees of freedom that the pooled spread of all cells needs before any cell can reach an interval target
-# (replication.stopping).
-MIN_POOLED_DF = 16.0
-
-
-@dataclass(frozen=True)
-class Replicates:
-    """How often every cell is run: `at_least` times, then until it reaches the interval target or `at_most`.
-
-    Attributes:
-        at_least: Runs of every cell.
-        at_most: Runs after which a cell gets no more.
-        until: Interval target: half the width of a 95 % interval, as a share of the value. None for a fixed
-            number of runs; then at_least = at_most.
-        contrasts: Levels by factor. Without contrasts the target is for the mean epoch time of each cell;
-            with contrasts, for the ratios of cells that differ only in one of these factors, between these
-            levels.
-    """
-
-    at_least: int
-    at_most: int
-    until: float | None = None
-    contrasts: Mapping[str, tuple[Any, ...]] = field(default_factory=dict)
-
-    @property
-    def adaptive(self) -> bool:
-        """Whether the number of runs is chosen by an interval target."""
-        return self.until is not None
-
-    def known_after(self, cells: int) -> int:
-        """Return the runs of each of `cells` cells after which their pooled spread has MIN_POOLED_DF.
-
-        With contrasts, the effects of blocks use up degrees of freedom, too.
-        """
-        n_free = max(1, cells - 1) if self.contrasts else cells
-        return 1 + math.ceil(MIN_POOLED_DF / n_free)
-
-    @property
-    def words(self) -> str:
-        """The rule as the end of a sentence such as `a cell has ...`."""
-        if self.until is None:
-            return number_of(self.at_least, "run")
-        contrasts = [f"{name} ({', '.join(map(str, levels))})" for name, levels in self.contrasts.items()]
-        value = (
-            (f"ratios of cells that differ in {' or '.join(contrasts)} alone")
-            if contrasts
-            else "its mean epoch time"
-        )
-        return (
-            f"{self.at_least} to {self.at_most} runs, until half the 95 % interval of {value} is "
-            f"{100 * self.until:g} % or less"
-        )
-
-
-def as_share(percent: str) -> float:
-    """Return a percentage, such as 5 %, as a share."""
-    return float(percent.rstrip("% ")) / 100
-
-
-def as_names(written: str | list[str]) -> tuple[str, ...]:
-    """Return the names in a list, or a single name as a list of one."""
-    return tuple(as_list(written))
-
-
-# Levels by factor.
-LevelsOf = dict[str, Annotated[list[str | int | float | bool], Rules(unique=True, min_length=2)]]
-Names = str | Annotated[list[str], Rules(unique=True, min_length=1)]  # one factor, or a list of factors
-AnswerFactors = str | Annotated[list[str], Rules(unique=True, min_length=1, max_length=2)]
-Percentage = Annotated[
-    str,
-    Rules(
-        "a percentage up to 50, such as 5 %",
-        pattern=r"^([1-9]|[1-4]\d|50|0\.\d*[1-9]|[1-9]\.\d+|[1-4]\d\.\d+) ?%\Z",
-    ),
-]
-
-
-@dataclass(frozen=True)
-class IntervalTarget(Keys):
-    """The key `replicates` of a study with an interval target."""
-
-    at_least: int = key("runs that every cell gets", ge=MIN_REPLICATES)
-    at_most: int = key(
-        "number of blocks after which no cell gets another run, however wide its interval is", le=1000
-    )
-    until: Percentage = key(
-        "interval target, such as '5 %': half the width of the 95 % interval of a cell's mean epoch time, "
-        "relative to it; at most 50 %"
-    )
-    contrasts: Names | Annotated[LevelsOf, Rules(min_length=1)] = key(
-        "reach the target for ratios of cells that differ in one factor alone, instead of for means of "
-        "cells: a factor or a list of factors, with all their levels, or FACTOR: [LEVEL, LEVEL, ...]",
-        default_factory=dict,
-    )
-
-
-def as_replicates(written: int | IntervalTarget) -> Replicates:
-    """Return the key `replicates` as a rule; a contrast without levels gets them in `_with_levels`."""
-    if isinstance(written, int):
-        return Replicates(written, written)
-    named, contrasts = written.contrasts, dict[str, tuple[Any, ...]]()
-    if isinstance(named, dict):
-        contrasts = {name: tuple(levels) for name, levels in named.items()}
-    else:
-        contrasts = dict.fromkeys(as_list(named), ())
-    return Replicates(written.at_least, written.at_most, as_share(written.until), contrasts)
-
-
-@dataclass(frozen=True)
-class FigureKeys(Keys):
-    """An entry of the key `figures` (see `declared.figure_specs`)."""
-
-    kind: str = key("kind of figure: overview, by_factor, scaling, accuracy, interaction, ...")
-    name: Maybe[str] = optional(
-        "letters a to z, digits, - and _: the name of the figure's files; default: kind, y and x if given, "
-        "joined by -, where y replaces the kinds accuracy and pareto",
-        max_length=60,
-        pattern=r"^[a-z0-9]+([_-][a-z0-9]+)*\Z",
-    )
-    x: Maybe[str] = optional(
-        "factor on the x axis; for accuracy: epochs, updates or wall_time; for shares: run or epoch"
-    )
-    y: Maybe[str] = optional(
-        "response on the y axis, such as throughput; default: response of the study. For accuracy: accuracy "
-        "or, of next tokens, perplexity"
-    )
-    colour: Maybe[Names] = optional("factor or list of factors whose combinations are the series")
-    facet: Maybe[Names] = optional("factor or list of factors whose combinations are the panels")
-    filter: Maybe[dict[str, Any]] = optional(
-        "draw only cells with these levels: a level or a list of levels for each factor", min_length=1
-    )
-    target: Maybe[float] = optional(
-        "for time_to_accuracy: validation accuracy as a share; default: target_accuracy of the study",
-        gt=0,
-        le=1,
-    )
-
-
-def _as_given(figures: Sequence[FigureKeys]) -> tuple[dict[str, Any], ...]:
-    return tuple(
-        {name: value for name, value in vars(figure).items() if value is not None} for figure in figures
-    )
-
-
-@dataclass(frozen=True, kw_only=True)
-class Author(Keys):
-    """An entry of the key `authors`, in the words of CITATION.cff."""
-
-    family_names: str = key("family name, such as Lovelace", alias="family-names", min_length=1)
-    given_names: str = key("given name, such as Ada", alias="given-names", min_length=1)
-    affiliation: Maybe[str] = optional("university or company", min_length=1)
-    orcid: Maybe[str] = optional(
-        "ORCID iD, such as https://orcid.org/0000-0000-0000-0000",
-        pattern=r"^https://orcid\.org/\d{4}-\d{4}-\d{4}-\d{3}[0-9X]\Z",
-    )
-
-
-@dataclass(frozen=True, kw_only=True)
-class QuestionKeys(Keys):
-    """The keys that every study has: its question and its products."""
-
-    title: Line = key("title for figures and the report")
-    question: Line = key("question that the study answers")
-    target_accuracy: Maybe[float] = optional(
-        "validation accuracy as a share, such as 0.9: the table time_to_accuracy says how long each cell "
-        "trains until it reaches it",
-        gt=0,
-        le=1,
-    )
-    margin: Maybe[Annotated[float, ParsedFrom(Percentage, as_share)]] = optional(
-        "difference of mean responses that does not matter, such as '5 %'; at most 50 %. The table of "
-        "effects then tests which cells are equal within it"
-    )
-    answer_factors: Annotated[tuple[str, ...], ParsedFrom(AnswerFactors, as_names)] = key(
-        "factor, or list of at most two factors, that the question is about: the answer in report and paper "
-        "opens with a sentence about each; default: the first of `factors` that varies, other than model "
-        "and dataset",
-        default=(),
-        alias="answer",
-    )
-    extra_p: bool = key(
-        "add predictions of Extra-P to the prediction table; its environment is built first", default=False
-    )
-    authors: tuple[Author, ...] = key(
-        "authors of the study, for CITATION.cff and the RO-Crate of the archive", default=(), min_length=1
-    )
-    anonymous: bool = key(
-        "leave names of hosts, users, sites and authors, and paths, out of the report and of the paper, for "
-        "double-blind review",
-        default=False,
-    )
-    licence: Maybe[str] = optional(
-        "licence of the study's records, figures and tables: an SPDX identifier such as CC-BY-4.0",
-        pattern=r"^[A-Za-z0-9.+-]+\Z",
-    )
-    response: Literal[tuple(RESPONSES)] = key(  # type: ignore[valid-type]
-        "what figures and tables compare; docs/reference/figures.md explains each", default=EPOCH_TIME.name
-    )
-    figures: Annotated[
-        tuple[Any, ...], ParsedFrom(Annotated[tuple[FigureKeys, ...], Rules(min_length=1)], _as_given)
-    ] = key(
-        "figures of the study, in this order, instead of the default ones; docs/reference/figures.md "
-        "lists the keys of each kind",
-        default=(),
-    )
-    paper: Annotated[Paper, Rules(filled=True)] = key(
-        "contents of the paper; all other figures and tables are in its supplement", default_factory=Paper
-    )
-
-
-@dataclass(frozen=True, kw_only=True)
-class StudyKeys(QuestionKeys):
-    """The keys of config/studies/NAME.yaml. A study names no account, no partition and no path."""
-
-    seed: int = key(
-        "number from which the order of the runs and the seed of every run are derived", ge=0, le=4294967295
-    )
-    design: Literal["full", "fractional"] = key(
-        "full: all combinations of levels; fractional: a fraction of them, to screen many factors with two "
-        "levels each"
-    )
-    resolution: Maybe[Literal[3, 4, 5]] = optional(
-        "minimum resolution of a fractional design; default: 4. 3: main effects are not aliased with each "
-        "other; 4: nor with two-way interactions; 5: two-way interactions are not aliased with each other, "
-        "either"
-    )
-    replicates: Annotated[
-        Replicates, ParsedFrom(Annotated[int, Rules(ge=1, le=1000)] | IntervalTarget, as_replicates)
-    ] = key("independent repetitions of every cell, each with new processes: a number, or an interval target")
-    factors: dict[str, Any] = key(
-        "factors with their levels: a list varies a factor, a single value fixes it; `custom` has factors of "
-        "your own, such as {tp: [1, 2, 4]}; everywhere else such a factor is called custom_tp "
-        "(docs/reference/factors.md)",
-        min_length=1,
-    )
-    exclude: tuple[Annotated[dict[str, Any], Rules(min_length=1)], ...] = key(
-        "cells to leave out; each entry names one or more factors with a level or a list of levels, such as "
-        "{framework: pytorch-single, nodes: [2, 4]}",
-        default=(),
-    )
-    step_times: bool = key("write steps.csv with the time of every training step", default=False)
-    node_check: bool = key(
-        "whether the first job of the campaign compares the nodes (not with launcher local), so that later "
-        "jobs leave out slow ones; the records of runs state the reasons",
-        default=False,
-    )
-
-
-@dataclass(frozen=True, kw_only=True)
-class ImportedStudyKeys(QuestionKeys):
-    """The keys of config/studies/NAME.yaml for measurements made elsewhere."""
-
-    imported: str = key(
-        "folder with import.yaml, runs.csv and epochs.csv, relative to the checkout, which ./ringside import "
-        "writes",
-        min_length=1,
-    )
-
-
-@dataclass(frozen=True, kw_only=True)
-class CombinedStudyKeys(QuestionKeys):
-    """The keys of config/studies/NAME.yaml for the runs of several campaigns."""
-
-    campaigns: Annotated[tuple[str, ...], Rules(unique=True, min_length=2)] = key(
-        "campaigns whose runs are shown together: names of studies with results, or folders with runs.csv "
-        "and epochs.csv, relative to the checkout. Each is a level of the factor custom_campaign"
-    )
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -596,7 +321,7 @@ def _over_devices(entry: Mapping[str, Any], study: Study) -> dict[str, Any]:
 
 def _planned_study(written: StudyKeys, name: str, file: Path) -> Study:
     """Return a study with runs to plan, without its figures."""
-    factors = _read_factors(written.factors, file)
+    factors = read_factors(written.factors, file)
     study = Study(
         **vars(written)
         | {
@@ -605,11 +330,11 @@ def _planned_study(written: StudyKeys, name: str, file: Path) -> Study:
             "factors": factors,
             "replicates": _with_levels(written.replicates, factors, file),
             "exclude": tuple(
-                _read_exclusion(entry, factors, f"exclude.{i}", file)
+                read_exclusion(entry, factors, f"exclude.{i}", file)
                 for i, entry in enumerate(written.exclude)
             ),
             "answer_factors": _answer_factors(
-                written.answer_factors, _named_factors(written.factors), factors, file
+                written.answer_factors, named_factors(written.factors), factors, file
             ),
             "figures": (),
         },
@@ -658,29 +383,9 @@ def _contrasts(
 ) -> dict[str, tuple[Any, ...]]:
     """Return the levels of each factor of contrasts, checked; all levels of the study if none are named."""
     for name, levels in named.items():
-        _check_varies(name, factors, file, "replicates.contrasts")
-        _check_levels(name, levels, factors, file, f"replicates.contrasts.{name}")
+        check_varies(name, factors, file, "replicates.contrasts")
+        check_levels(name, levels, factors, file, f"replicates.contrasts.{name}")
     return {name: levels or tuple(factors[name]) for name, levels in named.items()}
-
-
-def _check_levels(
-    name: str, levels: Iterable[Any], factors: Mapping[str, list[Any]], file: Path, key: str
-) -> None:
-    """Check that a factor of the study has all `levels`, which the file has under `key`."""
-    for level in levels:
-        if level not in factors[name] or isinstance(level, bool):
-            problem, expected = f"{level!r} is not a level of the study", factors[name]
-            raise InputError("unknown-level", problem, file=file, key=key, got=level, expected=expected)
-
-
-def _check_varies(name: str, factors: Mapping[str, list[Any]], file: Path, key: str) -> None:
-    """Check that a factor, which the file names under `key`, has several levels."""
-    if name not in factors:
-        raise unknown_name_error(name, file, key, [*factors, *other_factor_names()])
-    if len(factors[name]) < 2:
-        problem = f"{name} does not vary in this study"
-        varied = [factor for factor, levels in factors.items() if len(levels) > 1]
-        raise InputError("factor-does-not-vary", problem, file=file, key=key, got=name, expected=varied)
 
 
 def _answer_factors(
@@ -702,7 +407,7 @@ def _answer_factors(
         return tuple([*(name for name in varied if name not in MODEL_AND_DATASET), *varied][:1])
     answer_factors = tuple("nodes" if name == N_DEVICES else name for name in written)
     for name in answer_factors:
-        _check_varies(name, factors, file, "answer")
+        check_varies(name, factors, file, "answer")
         if name in untimed:
             problem = "traced cells are not timed, so the answer cannot be about trace"
             raise InputError("traced-contrast", problem, file=file, key="answer", got="trace")
@@ -748,104 +453,3 @@ def _fraction(written: StudyKeys, factors: Mapping[str, list[Any]], file: Path) 
     except CodedValueError as error:
         hint = "set design: full, or a lower resolution"
         raise InputError(error.code, error.problem, file=file, key="design", hint=hint) from None
-
-
-def _named_factors(written: Mapping[str, Any]) -> list[str]:
-    """Return the names of the factors that a study's file has, in its order, with those below `custom`."""
-    names: list[str] = []
-    for name, levels in written.items():
-        names += [f"{CUSTOM}{custom_factor}" for custom_factor in levels] if name == CUSTOM_KEY else [name]
-    return names
-
-
-def _read_factors(written: Mapping[str, Any], file: Path) -> dict[str, list[Any]]:
-    """Return the levels of every factor of Ringside, and after them of custom factors.
-
-    Also checks the files behind the levels: commands, models and data sets of the user.
-
-    Raises:
-        InputError: If a factor or a level is unknown, or one of these files is wrong.
-    """
-    raw = {name: value for name, value in written.items() if name != CUSTOM_KEY}
-    custom = _read_custom_factors(written[CUSTOM_KEY], file) if CUSTOM_KEY in written else {}
-    if unknown := sorted(set(raw) - set(factor_table())):
-        choices = sorted([*factor_table(), *other_factor_names()])
-        place: dict[str, Any] = {"file": file, "key": f"factors.{unknown[0]}", "got": unknown[0]}
-        raise InputError("unknown-key", "unknown key", **place, **alternatives(unknown[0], choices))
-    lists = vars(
-        parse(factor_lists(), {name: as_list(value) for name, value in raw.items()}, file, "factors")
-    )
-    commands = [load_command(name) for name in lists["framework"] if name in command_names()]
-    for command in commands:
-        command.check_placeholders([name.removeprefix(CUSTOM) for name in custom])
-    for name in filter(is_user_model, lists["model"]):
-        load_user_model(name)
-    _check_named_levels(lists, raw, commands, file)
-    _check_meshes(lists["parallelism"], file)
-    return lists | custom
-
-
-def _read_custom_factors(raw: Any, file: Path) -> dict[str, list[Any]]:
-    """Return the levels of custom factors by name, with its prefix.
-
-    Raises:
-        InputError: If they are wrong, or a factor or a placeholder of Ringside has such a name.
-    """
-    place = f"factors.{CUSTOM_KEY}"
-    level: Any = level_type(CUSTOM)
-    level_list: Any = Annotated[list[level], Rules(unique=True, min_length=1)]
-    if isinstance(raw, dict):
-        raw = {name: as_list(value) for name, value in raw.items()}
-    custom = parse(dict[CustomName, level_list], raw, file, place)
-    for name in custom:
-        if name in factor_table() or name in other_factor_names() or name in PLACEHOLDERS:
-            problem, key = "is a factor or a placeholder of Ringside", f"{place}.{name}"
-            hint = "give it another name, or write a factor of Ringside right below factors"
-            raise InputError("reserved-name", problem, file=file, key=key, got=name, hint=hint)
-    return {f"{CUSTOM}{name}": levels for name, levels in custom.items()}
-
-
-def _check_named_levels(
-    lists: Mapping[str, list[Any]], raw: Mapping[str, Any], commands: Sequence[Command], file: Path
-) -> None:
-    """Check that Ringside or a user-supplied command has every framework, model and data set.
-
-    Args:
-        lists: Levels of all factors.
-        raw: Levels as the file has them, single ones without a list.
-        commands: The study's user-supplied commands.
-        file: The study's file.
-    """
-    choices = {
-        "framework": (*framework_names(), *command_names()),
-        "model": (*trainable_model_names(), *(name for command in commands for name in command.models)),
-    }
-    for factor in ("framework", "model", "dataset"):
-        for i, level in enumerate(lists[factor]):
-            key = f"factors.{factor}.{i}" if isinstance(raw[factor], list) else f"factors.{factor}"
-            if factor == "dataset":
-                if not any(level in command.datasets for command in commands):
-                    load_dataset(level, display_path(file), key)
-            elif level not in choices[factor]:
-                raise unknown_name_error(level, file, key, choices[factor])
-
-
-def _check_meshes(levels: Iterable[str], file: Path) -> None:
-    """Check the meshes among the levels of `parallelism`."""
-    for level in filter(is_mesh, levels):
-        try:
-            sizes_of(level)
-        except CodedValueError as error:
-            place: dict[str, Any] = {"file": file, "key": "factors.parallelism", "got": level}
-            raise InputError(error.code, error.problem, **place) from None
-
-
-def _read_exclusion(
-    entry: Mapping[str, Any], factors: Mapping[str, list[Any]], location: str, file: Path
-) -> dict[str, list[Any]]:
-    """Return a checked entry of `exclude`, with lists of levels."""
-    for name, levels in entry.items():
-        if name not in factors:
-            raise unknown_name_error(name, file, f"{location}.{name}", [*factors, *other_factor_names()])
-        _check_levels(name, as_list(levels), factors, file, f"{location}.{name}")
-    return {name: as_list(levels) for name, levels in entry.items()}

@@ -1,7 +1,7 @@
 """Check that a cell can be trained, by its framework and with its model, data set and batch size.
 
-`check_cell` has one function for each rule. What a framework cannot train at all is in the `capabilities` of
-its framework.yaml; what a site lacks is in plan.site_limits.
+`checked_geometry` calls one function for each rule. What a framework cannot train at all is in the
+`capabilities` of its framework.yaml; what a site lacks is in plan.site_limits.
 """
 
 import contextlib
@@ -46,8 +46,8 @@ def smallest_geometry(levels: Levels, framework: Framework, site: Site) -> Geome
     sizes = [levels["microbatches"] * multiple for multiple in range(1, MAX_SMALLEST_MULTIPLE + 1)]
     for size in sizes[:-1]:
         with contextlib.suppress(InfeasibleCell):
-            return check_cell({**levels, "batch_size": size}, framework, site)
-    return check_cell({**levels, "batch_size": sizes[-1]}, framework, site)
+            return checked_geometry({**levels, "batch_size": size}, framework, site)
+    return checked_geometry({**levels, "batch_size": sizes[-1]}, framework, site)
 
 
 def check_batch_search(levels: Levels, framework: Framework) -> None:
@@ -64,7 +64,7 @@ def check_batch_search(levels: Levels, framework: Framework) -> None:
             raise InfeasibleCell("no-largest-batch", reason, ("batch_size", factor), hint)
 
 
-def check_cell(levels: Levels, framework: Framework, site: Site) -> Geometry:
+def checked_geometry(levels: Levels, framework: Framework, site: Site) -> Geometry:
     """Check that a cell with a number as batch size can be trained, and return its geometry.
 
     Raises:
@@ -75,6 +75,7 @@ def check_cell(levels: Levels, framework: Framework, site: Site) -> Geometry:
     if framework.command:
         return command_geometry(levels, framework, framework.command, site)
     _check_registered(levels, framework)
+    _check_pixel_labels(levels)
     _check_image_factors(levels)
     geometry = compute_geometry(levels, framework, site)
     if geometry.mesh and not framework.strategies:
@@ -157,26 +158,27 @@ def _check_microbatches(levels: Levels, mesh: Mesh, local_batch: int) -> None:
 def _check_capabilities(levels: Levels, framework: Framework) -> None:
     """Raise InfeasibleCell if a cell fits none of the framework's capabilities.
 
-    The message names the levels that violate the closest entries of capabilities: those with the fewest
-    violations.
+    The message names the unsupported levels of the closest entries of capabilities: those with the fewest.
     """
-    violations = framework.violations(levels)
-    if not all(violations):
+    if framework.supports(levels):
         return
-    n_fewest = min(map(len, violations))
-    closest = dict.fromkeys(name for names in violations if len(names) == n_fewest for name in names)
-    explanation = "".join(f": {framework.why[name]}" for name in closest if name in framework.why)
+    unsupported = framework.unsupported_factors(levels)
+    n_fewest = min(map(len, unsupported))
+    closest = dict.fromkeys(name for names in unsupported if len(names) == n_fewest for name in names)
+    reasons = framework.refusal_reasons
+    explanation = "".join(f": {reasons[name]}" for name in closest if name in reasons)
     combination = " with ".join(f"{name}={levels[name]}" for name in closest)
-    location = f"{'does' if framework.command else 'capabilities'} in {display_path(framework.file)}"
     able = [
         name
         for name in framework_names()
-        if load_framework(name).adapter and load_framework(name).can(levels)
+        if load_framework(name).has_adapter and load_framework(name).supports(levels)
     ]
     alternatives = f", or use {' or '.join(able)}" if 0 < len(able) <= MAX_SUGGESTED_FRAMEWORKS else ""
     reason = f"{framework.name} cannot train with {combination}{explanation}"
-    factors = ("framework", *dict.fromkeys(itertools.chain(*violations)))
+    factors = ("framework", *dict.fromkeys(itertools.chain(*unsupported)))
     hint = f"change the factors{alternatives}"
+    key = "supported_levels" if framework.command else "capabilities"
+    location = f"{key} in {display_path(framework.file)}"
     raise InfeasibleCell(INFEASIBLE_FOR_FRAMEWORK, reason, factors, hint, location)
 
 
@@ -189,14 +191,18 @@ def _check_epochs(levels: Levels) -> None:
             raise InfeasibleCell("no-epoch-left", reason, ("epochs", name), hint)
 
 
-def _check_image_factors(levels: Levels) -> None:
-    """Raise InfeasibleCell if a factor of images is set for tokens, or augmentation for labels of pixels."""
-    entry = load_dataset(levels["dataset"])
-    if targets(entry) == PIXEL and levels["augmentation"] != "none":
+def _check_pixel_labels(levels: Levels) -> None:
+    """Raise InfeasibleCell if augmentation is set for images whose pixels have labels."""
+    if targets(load_dataset(levels["dataset"])) == PIXEL and levels["augmentation"] != "none":
         reason = f"augmentation={levels['augmentation']} moves pixels, but not their labels"
         raise InfeasibleCell(
             "pixels-have-labels", reason, ("augmentation", "dataset"), "set augmentation: none"
         )
+
+
+def _check_image_factors(levels: Levels) -> None:
+    """Raise InfeasibleCell if a factor of images is set for other samples."""
+    entry = load_dataset(levels["dataset"])
     if kind(entry) == IMAGES:
         return
     for factor, rules in factor_table().items():

@@ -18,7 +18,7 @@ from common.errors import InputError, raise_if_machine_error
 from common.files import read_json
 from common.schemas import check
 from common.text import number_of
-from declared.study import Replicates
+from declared.replicates import Replicates
 
 # Values of `reached` in config/schemas/decision.schema.yaml: whether a cell has reached its interval target.
 REACHED = YES, BY_CHANCE, NO, NOT_ASKED = ("yes", "perhaps by chance", "no", "not asked")

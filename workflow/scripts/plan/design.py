@@ -37,7 +37,7 @@ from plan.batch_sizes import (
     nothing_fits_note,
     read_batch_sizes,
 )
-from plan.cell_checks import check_batch_search, check_cell, smallest_geometry
+from plan.cell_checks import check_batch_search, checked_geometry, smallest_geometry
 from plan.duplicates import refuse_duplicate
 from plan.geometry import Geometry, InfeasibleCell
 from plan.strategies import cell_strategy, read_bucket_bytes, strategy_file, strategy_search_name
@@ -66,7 +66,7 @@ class Run:
 
     @property
     def graph(self) -> Graph:
-        """The graph of the model, which Ringside knows."""
+        """The graph of a model of Ringside; runs of user-supplied commands have none."""
         return model_graph(self.levels["model"], self.levels["dataset"])
 
     @property
@@ -148,11 +148,11 @@ def cell_geometry(study: str, levels: Levels, site: Site) -> Geometry:
     """
     framework = load_framework(levels["framework"])
     if not has_largest_batch(levels):
-        return check_cell(levels, framework, site)
+        return checked_geometry(levels, framework, site)
     check_batch_search(levels, framework)
     entry = _batch_search_entry(study, site, levels)
     if entry and (size := entry["batch_size"]):
-        return check_cell({**levels, "batch_size": size}, framework, site)
+        return checked_geometry({**levels, "batch_size": size}, framework, site)
     return smallest_geometry(levels, framework, site)
 
 
@@ -217,8 +217,8 @@ def _check_node_counts(study: Study, site: Site) -> None:
 def _cell_error(study: Study, site: Site, levels: Levels, infeasible: InfeasibleCell) -> InputError:
     """Return the error for an infeasible cell, with a hint.
 
-    The hint has the `exclude` entry that removes the cell if other cells remain. `got` has the levels that
-    cause it by factor.
+    The hint has the `exclude` entry that removes the cell if other cells remain. `got` has the offending
+    levels by factor.
     """
     varied = [
         name for name, possible in study.factors.items() if name in infeasible.factors and len(possible) > 1

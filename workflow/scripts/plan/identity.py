@@ -18,7 +18,7 @@ from common.normal_form import digest_sources
 from datasets.identity import data_digest, data_folder
 from declared.datasets import find_dataset
 from declared.factors import has_largest_batch
-from declared.frameworks import COMMAND_ADAPTER, FRAMEWORKS, LIBRARIES, RANKS, Framework, load_framework
+from declared.frameworks import RANKS, Framework, library_path, load_framework
 from declared.models import model_graph
 from declared.site import Site
 from declared.study import Study
@@ -32,22 +32,21 @@ from plan.geometry import Geometry
 from plan.own_commands import command_code_digest, command_fields, count_samples, unregistered_data_digest
 from plan.site_resources import site_fields
 
-# Modules of `models` that every rank imports.
-MODEL_CODE = tuple(
-    RANKS.parent / "models" / f"{name}.py" for name in ("graph", "initial", "mesh", "pipelines")
-)
-# A framework with one of these libraries imports models.precision. Other modules that import it, such as
-# pytorch_ddp, come only together with `pytorch`. Whatever else of `models` ranks import has to be added to
-# MODEL_CODE or `rank_code`, or a change to it would not change the keys of runs.
-PRECISION_CODE = RANKS.parent / "models" / "precision.py"
-LIBRARIES_WITH_PRECISION = {"pytorch", "tensorflow", "jax_training"}
-DIVISION_CODE = [RANKS.parent / "models" / "division.py"]  # code of ranks that partition models along a mesh
+# Modules of `models` that ranks import: through the worker, which every framework has, and through libraries.
+# A change to a module that is missing here would not change the keys of runs; a test compares the imports.
+MODEL_MODULES = {
+    "worker": ("graph", "initial", "mesh", "pipelines"),
+    "pytorch": ("precision",),
+    "tensorflow": ("precision",),
+    "jax_training": ("precision",),
+    "divided_weights": ("division",),
+    "pytorch_mesh": ("division",),
+    "pytorch_strategy": ("layout", "soap", "strategy"),
+}
 # Keys of framework.yaml that only describe a framework, so the digest of ranks' code leaves them out.
 # A change to any other key changes the keys of the framework's runs. This includes `capabilities`, although
 # ranks do not read them: a framework that learns a level has new code as well.
-DESCRIPTIVE_KEYS = ("title", "needs", "why", "notes", "user_models")
-# Modules of `models` that ranks with a parallelization strategy import.
-STRATEGY_CODE = [RANKS.parent / "models" / f"{name}.py" for name in ("soap", "strategy", "layout")]
+DESCRIPTIVE_KEYS = ("title", "oldest_packages", "refusal_reasons", "notes", "user_models")
 
 
 def run_spec(study: Study, site: Site, run: Run) -> dict[str, Any]:
@@ -93,23 +92,20 @@ def site_environment_digest(environment: str, site: Site) -> str:
 
 
 def rank_code(framework: str) -> list[Path]:
-    """Return the code of a framework's ranks besides MODEL_CODE: worker, libraries and adapter.
+    """Return the files and folders with the code of a framework's ranks, user models excepted.
 
-    For a user-supplied command it is the worker, the adapter of commands, and the files that the command
+    For a user-supplied command they are the worker, the adapter of commands, and the files that the command
     names.
     """
     description = load_framework(framework)
-    if description.command:
-        return [RANKS / "worker", COMMAND_ADAPTER, *(CHECKOUT / file for file in description.command.files)]
-    libraries = [LIBRARIES / f"{library}.py" for library in description.libraries]
-    partitions_models = any(axes & {"pipeline", "tensor"} for axes in description.meshes)
+    users = ("worker", *description.libraries)
+    models = sorted({module for user in users for module in MODEL_MODULES.get(user, ())})
     return [
         RANKS / "worker",
-        *libraries,
-        *([] if LIBRARIES_WITH_PRECISION.isdisjoint(description.libraries) else [PRECISION_CODE]),
-        *(DIVISION_CODE if partitions_models else []),
-        *(STRATEGY_CODE if description.strategies else []),
-        FRAMEWORKS / framework,
+        *(RANKS.parent / "models" / f"{module}.py" for module in models),
+        *map(library_path, description.libraries),
+        description.folder,
+        *(CHECKOUT / file for file in (description.command.files if description.command else ())),
     ]
 
 
@@ -126,7 +122,7 @@ def code_digest(framework: str, model: str, dataset: str) -> str:
     """
     if command := load_framework(framework).command:
         return command_code_digest(command)
-    code = digest_rank_code([*MODEL_CODE, *rank_code(framework)])
+    code = digest_rank_code(rank_code(framework))
     if is_user_model(model):
         code += json.dumps(load_user_model(model).source_digests(), sort_keys=True)
     return digest_text(code + json.dumps(model_graph(model, dataset).to_json(), sort_keys=True))

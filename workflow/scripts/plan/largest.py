@@ -23,7 +23,7 @@ from declared.factors import LARGEST, Levels, has_largest_batch
 from declared.site import Site
 from plan.batch_sizes import batch_search_name, search_levels
 from plan.campaign import Campaign
-from plan.cell_checks import check_cell, smallest_geometry
+from plan.cell_checks import checked_geometry, smallest_geometry
 from plan.design import Run
 from plan.geometry import Geometry, trains_enough
 from plan.identity import digests, geometry_fields
@@ -66,7 +66,7 @@ class BatchSearch:
             InfeasibleCell: If the cell cannot be trained with this batch size.
         """
         levels = self.levels | {"batch_size": batch_size}
-        geometry = check_cell(levels, self.run.framework, site)
+        geometry = checked_geometry(levels, self.run.framework, site)
         steps = min(geometry.steps, TRIAL_UPDATES * levels["sync_every"])
         samples = steps * geometry.replicas * geometry.local_batch
         return replace(geometry, steps=steps, samples_per_epoch=samples)

@@ -16,7 +16,7 @@ from ranks.command.placeholders import PlaceholderError, Value, evaluate
 # Keys of a command's file that decide what its runs do, and how their logs are read.
 DECISIVE_KEYS = (
     "command", "once_per", "variables", "log", "log_format", "replicas", "samples_per_step", "warmup_steps",
-    "does",
+    "supported_levels",
 )  # fmt: skip
 
 

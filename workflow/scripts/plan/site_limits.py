@@ -29,7 +29,7 @@ def reason_missing_at_site(site: Site, levels: Mapping[str, Any]) -> Note | None
     if not site.can_run(name):
         return Note("framework-not-at-site", f"site {site.name} does not have {name}", framework=name)
     framework = load_framework(name)
-    if not framework.adapter:
+    if not framework.has_adapter:
         text = f"site {site.name} cannot run {name}: its adapter is not written yet"
         return Note("no-adapter", text, framework=name)
     if not _is_available(framework.environment, site):
@@ -132,7 +132,7 @@ def _heterogeneous_frameworks() -> list[str]:
 @functools.cache
 def _missing_operators(framework: str, model: str, dataset: str, device_kind: str) -> list[str]:
     """Return the operators of a model, or their settings, that a framework lacks on a kind of device."""
-    if not (missing := load_framework(framework).without.get(device_kind)):
+    if not (missing := load_framework(framework).missing_operators.get(device_kind)):
         return []
     used = {name for op in model_graph(model, dataset).operators for name in (op.kind, *op.settings)}
     return sorted(used.intersection(missing))

@@ -19,7 +19,7 @@ from declared.site import Site
 from plan.campaign import Campaign
 from plan.design import Run
 from plan.geometry import Geometry
-from plan.identity import STRATEGY_CODE, digest_rank_code, rank_code, site_environment_digest
+from plan.identity import digest_rank_code, rank_code, site_environment_digest
 from plan.other_measurements import Measurements
 from plan.site_limits import reason_missing_at_site
 from plan.site_resources import common_site_fields, device_kind_of, heterogeneous_resources, link_settings
@@ -30,10 +30,10 @@ FOLDER = CHECKOUT / "workflow" / "scripts" / "ranks"
 # Factors that a timing of parts is named after: cells that differ in one of them have their own timings.
 PART_FACTORS = ("model", "dataset", "batch_size", "device", "optimizer")
 # Further levels in the specification of a timing of parts, for the optimizer. Cells that differ only in them
-# share a timing, which has the levels of the first run. `precision` changes nothing, since frameworks with
-# strategies train in fp32 only. Without `autotune` and `attention`, timings use the library's defaults.
+# share a timing, which has the levels of the first run.
+# Without `autotune` and `attention`, timings use the library's defaults.
 TRAINING_FACTORS = (
-    "momentum", "adam_beta1", "adam_beta2", "adam_epsilon", "weight_decay", "decayed_weights", "precision",
+    "momentum", "adam_beta1", "adam_beta2", "adam_epsilon", "weight_decay", "decayed_weights",
 )  # fmt: skip
 BUDGET_S = {PARTS: 100.0, MESSAGES: 12.0}  # seconds for all repetitions of a timing
 SMALLEST_BYTES, GROWTH, N_SIZES = 1024, 4, 7  # sizes of messages: up to 4 MiB
@@ -151,7 +151,7 @@ def planned_timings(runs: Iterable[Run], site: Site) -> list[Timing]:
 @functools.cache
 def timing_code_digest(framework: str, kind: str) -> str:
     """Return the SHA-256 of the code of the timing program and of the framework's ranks."""
-    return digest_rank_code([FOLDER / f"{PROGRAMS[kind]}.py", *STRATEGY_CODE, *rank_code(framework)])
+    return digest_rank_code([FOLDER / f"{PROGRAMS[kind]}.py", *rank_code(framework)])
 
 
 class Timings(Measurements[Timing]):

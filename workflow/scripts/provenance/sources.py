@@ -13,11 +13,11 @@ from common.normal_form import digest_source
 from datasets.identity import NON_PREPARING_MODULES, data_digest
 from declared.datasets import DATASETS, OWN_DATASETS
 from declared.environments import read
-from declared.frameworks import load_framework
+from declared.frameworks import RANKS, load_framework
 from declared.records import RECORD_TABLES
 from plan.batch_sizes import batch_size_file
 from plan.campaign import Campaign
-from plan.identity import MODEL_CODE, rank_code
+from plan.identity import rank_code
 from plan.site_resources import common_site_fields
 from plan.strategies import strategy_file
 
@@ -90,11 +90,11 @@ def environment_files(campaign: Campaign, environment: str) -> list[Path]:
 
 def training_code(campaign: Campaign) -> set[Path]:
     """Return the files of the code that ranks execute, including models."""
-    source_paths: set[Path] = set()
+    source_paths = set(source_files(RANKS.parent / "models" / "families"))
     for framework in campaign.study.factors["framework"]:
         for path in [*rank_code(framework), load_framework(framework).file]:
             source_paths |= set(source_files(path) if path.is_dir() else [path])
-    return source_paths | set(MODEL_CODE) | set(source_files(MODEL_CODE[0].parent / "families"))
+    return source_paths
 
 
 def data_code() -> list[Path]:

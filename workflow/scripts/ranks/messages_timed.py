@@ -14,7 +14,8 @@ from typing import Any
 import torch
 import torch.distributed as dist
 
-from ranks.libraries.pytorch import configure_library, device_name, join
+from ranks.libraries.pytorch.collectives import join
+from ranks.libraries.pytorch.device import configure_library, device_name
 from ranks.libraries.pytorch_strategy import make_host_group
 from ranks.worker.context import Context, from_environment
 from ranks.worker.load import Load

@@ -23,15 +23,10 @@ from torch import Tensor
 from models.graph import Graph, is_decayed
 from models.layout import dimensions, reads, regions_needed
 from models.soap import HEADS_SUFFIX, POSITIONS, Degrees, Layer, Space, divide, part_of, region_of
-from ranks.libraries.pytorch import (
-    build,
-    configure_library,
-    cross_entropy,
-    device_name,
-    optimizer_of,
-    synchronize,
-    tensors,
-)
+from ranks.libraries.pytorch.device import configure_library, device_name, synchronize
+from ranks.libraries.pytorch.model import build, tensors
+from ranks.libraries.pytorch.optimizer import optimizer_of
+from ranks.libraries.pytorch.trainer import cross_entropy
 from ranks.libraries.pytorch_parts import Part, Shard, size_of, state_size
 from ranks.worker.context import Context, from_environment
 from ranks.worker.load import Load

@@ -4,7 +4,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from declared.commands import Command
-from declared.records import PROGRAM_REPORT, WARNING_SEPARATOR, join_settings
+from declared.records import WARNING_SEPARATOR, join_settings
 from models.graph import BYTES
 from models.messages import number_bytes
 from plan.campaign import Campaign
@@ -82,7 +82,7 @@ def recorded_row(record: dict[str, Any], levels: Mapping[str, Any]) -> dict[str,
         **batch_share_columns(measured.get("shares") or []),
         **reference_columns(record.get("reference")),
         **memory_estimate_columns(record.get("memory_estimate")),
-        **user_model_columns(measured.get(PROGRAM_REPORT) or {}, levels),
+        **user_model_columns(measured.get("program_report") or {}, levels),
         "deployment": record.get("deployment"),
         "modules": "; ".join((record.get("installed") or {}).get("modules", [])) or None,
         "job": job.get("number"),
@@ -119,7 +119,7 @@ def user_model_columns(reported: Mapping[str, Any], levels: Mapping[str, Any]) -
     """Return the size of a user-supplied PyTorch module, {} for a model that Ringside knows.
 
     Args:
-        reported: What only ranks can report, PROGRAM_REPORT in the record.
+        reported: What only ranks can report, `program_report` in the record.
         levels: Levels of the run; their precision decides the bytes of a gradient.
     """
     if "parameters" not in reported:

@@ -14,7 +14,7 @@ from declared.imported import ImportKeys
 from declared.mesh import NOT_MESHES, PLAIN, REQUIRED_AXIS, STRATEGIES
 from declared.references import Reference
 from declared.site import SiteKeys
-from declared.study import CombinedStudyKeys, ImportedStudyKeys, StudyKeys
+from declared.study_keys import CombinedStudyKeys, ImportedStudyKeys, StudyKeys
 from declared.user_models import UserModelKeys
 from models.mesh import AXES, Mesh
 from plan.duplicates import IRRELEVANT_FACTORS

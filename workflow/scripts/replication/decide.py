@@ -15,7 +15,7 @@ from common.notes import Note
 from common.options import run_program
 from common.schemas import check
 from common.text import number_of
-from declared.study import Replicates
+from declared.replicates import Replicates
 from plan.campaign import Campaign, load_campaign
 from plan.decisions import NO, rule_fields, summarize_target
 from records.aggregate import aggregate_records

@@ -34,8 +34,9 @@ from common.notes import Note
 from common.options import run_program
 from common.tables import read_table
 from common.text import format_duration
+from declared.replicates import Replicates
 from declared.responses import EPOCH_TIME, RESPONSES
-from declared.study import Replicates, Study
+from declared.study import Study
 from plan.campaign import measured_campaign
 from records.aggregate import aggregate_records
 from replication.stopping import runs_to_target

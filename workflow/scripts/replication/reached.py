@@ -16,7 +16,7 @@ from common.options import run_program
 from common.run_status import RunStatus
 from common.tables import read_results
 from common.text import number_of
-from declared.study import Replicates
+from declared.replicates import Replicates
 from plan.decisions import BY_CHANCE, NO, NOT_ASKED, REACHED
 from replication.stopping import judge_cells
 

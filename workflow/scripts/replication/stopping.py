@@ -26,7 +26,7 @@ from analysis.cell_means import MAX_PRIOR_DF, CellMeans, estimate_means
 from analysis.intervals import t_interval
 from analysis.records import timing_runs
 from declared.factors import factor_names
-from declared.study import MIN_POOLED_DF, Replicates
+from declared.replicates import MIN_POOLED_DF, Replicates
 from plan.decisions import BY_CHANCE, NO, NOT_ASKED, YES
 
 # Minimum degrees of freedom of a cell's moderated standard deviation; MIN_POOLED_DF is the minimum of all

@@ -18,7 +18,8 @@ from declared.factors import factor_rules, is_custom
 from declared.frameworks import describe_framework
 from declared.imported import CAMPAIGN
 from declared.models import find_graph
-from declared.study import Replicates, Study
+from declared.replicates import Replicates
+from declared.study import Study
 from replication.reached import target_note
 from report.elsewhere import COMBINED, NOT_PLANNED, model_size
 from report.page_table import PageTable

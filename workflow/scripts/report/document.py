@@ -11,7 +11,8 @@ from pathlib import Path
 
 from common.errors import InputError
 from declared.paper import ClassName
-from declared.study import Author, Study
+from declared.study import Study
+from declared.study_keys import Author
 from report.latex import to_latex
 
 NO_AUTHORS = r"\tobenamed{authors}"

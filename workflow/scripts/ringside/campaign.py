@@ -220,7 +220,7 @@ def compare(
     from common.keys import parse
     from comparison.compare import compare_campaigns
     from comparison.published import compare_with_reference
-    from declared.study import Percentage, as_share
+    from declared.replicates import Percentage, as_share
 
     if bool(reference) == bool(other_campaign):
         hint = "ringside compare --help explains both"

@@ -7,7 +7,6 @@ from statistics import fmean
 from typing import Any
 
 from common.redaction import redact_log
-from declared.records import PROGRAM_REPORT
 from ranks.worker.energy import SCOPES, widest_scope
 from runs import phases, steps, transport
 from runs.epochs import mean_of_timed
@@ -63,7 +62,7 @@ def summarize_ranks(
         "steal_share": result["steal_share"],
         "paused_s": max(rank["paused_s"] for rank in ranks),
         "shares": result["shares"],
-        PROGRAM_REPORT: result["program_report"],
+        "program_report": result["program_report"],
         "settings": merge_settings([rank["settings"] for rank in ranks]),
         "warnings": list(dict.fromkeys(redact_log(text) for rank in ranks for text in rank["warnings"])),
         "clock_error_s": phases.merge_phases(attempt_folder),

@@ -18,7 +18,6 @@ from common.errors import MACHINE_ERRORS
 from common.notes import Note
 from common.redaction import redact_log
 from common.run_status import RunStatus
-from declared.records import PROGRAM_REPORT
 from declared.site import Site
 from launchers.log import read_end
 from launchers.protocol import AttemptLost, Outcome
@@ -248,5 +247,5 @@ def reduced_bytes(planned_run: PlannedRun, measured: Mapping[str, Any] | None) -
     gradient_bytes = planned_run.graph.gradient_bytes if planned_run.graph else 0
     if planned_run.graph and planned_run.graph.module and measured:
         # Only the ranks know how many parameters a user-supplied PyTorch module has.
-        gradient_bytes = BYTES * measured[PROGRAM_REPORT]["parameters"]
+        gradient_bytes = BYTES * measured["program_report"]["parameters"]
     return gradient_bytes * number_bytes(planned_run.spec["levels"]).reduced // BYTES

@@ -23,7 +23,7 @@ from models.graph import N_CATEGORIES, Graph
 from models.mesh import Mesh
 from models.named import CLICKS, IMAGES, PIXELS, TEXTS, models
 from models.pipelines import IDLE_TURNS
-from plan.cell_checks import check_cell
+from plan.cell_checks import checked_geometry
 from plan.geometry import InfeasibleCell
 from plan.memory import WARNED_SHARE as USABLE_SHARE
 from prediction.mesh_step import BLOCKING_AXES
@@ -197,7 +197,7 @@ class Acceptance:
         key = (setting.mesh, setting.local_batch, *(levels[name] for name in (*REQUIRED_AXIS, "sync_every")))
         if key not in self._answers:
             try:
-                check_cell(dict(levels), self.framework, self.site)
+                checked_geometry(dict(levels), self.framework, self.site)
                 self._answers[key] = True
             except InfeasibleCell:
                 self._answers[key] = False

@@ -136,7 +136,7 @@ class Cell:
         so accumulation does not save these messages.
         """
         sends_early = self.mean("until_first") < 0.99 * (self.mean("data") + self.mean("forward"))
-        is_supported = self.framework is None or self.framework.can(
+        is_supported = self.framework is None or self.framework.supports(
             {**self.levels, "sync_every": ACCUMULATION_STEPS}
         )
         return is_supported and not (sends_early and self.has_many_messages)

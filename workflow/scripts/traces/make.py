@@ -73,8 +73,8 @@ def plan_traced(campaign: Campaign, run: Run, level: str) -> PlannedRun:
         InputError: If its framework or the site does not support the level.
     """
     levels = {**run.levels, "trace": level}
-    if not run.framework.can(levels):
-        reason = run.framework.why.get("trace", "it is not among its capabilities")
+    if not run.framework.supports(levels):
+        reason = run.framework.refusal_reasons.get("trace", "it is not among its capabilities")
         problem = f"{run.framework.name} cannot be traced at level {level}: {reason}"
         raise InputError("unsupported-level", problem, file=run.run_id, got=level)
     if unsupported := reason_missing_at_site(campaign.site, levels):

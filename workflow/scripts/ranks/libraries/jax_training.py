@@ -44,7 +44,8 @@ REPLICAS = ("data", "sharded")  # axes along which samples are partitioned
 STEP_PHASES = ("backward", "wait", "optimizer", "metrics")
 # JAX's names of accelerators.
 PLATFORMS = {"nvidia": "cuda", "amd": "rocm"}
-#: precision of products of float32, by the level of the factor precision
+#: precision of float32 products, by the level of the factor precision. With amp and bf16 only routers of
+#: experts have such products; PyTorch and TensorFlow compute them in float32, JAX on accelerators in TF32.
 MATMUL_PRECISIONS = {FP32: "float32", TF32: "tensorfloat32", AMP: "tensorfloat32", BF16: "tensorfloat32"}
 REDUCE_DTYPES = {FP32: jnp.float32, BF16: jnp.bfloat16}  # types by level of reduce_dtype
 # What cuDNN's fused attention supports on all of its devices.
@@ -391,7 +392,7 @@ class JaxTrainer(Trainer):
         self.device = device_name()
         levels, graph = context.levels, context.graph
         self.layout = Layout(graph, context.mesh.sizes, levels["sharding"], self.tensor_axes())
-        self._dtype = jnp.bfloat16 if levels["precision"] in COMPUTES_IN_BFLOAT16 else jnp.float32
+        self._product_dtype = jnp.bfloat16 if levels["precision"] in COMPUTES_IN_BFLOAT16 else jnp.float32
         self._is_fused = can_fuse_attention(levels, graph, context.mesh.tensor)
         self._attend = fused_attention(self.layout.axes) if self._is_fused else unfused_attention
         if graph.vocabulary is None:
@@ -464,7 +465,7 @@ class JaxTrainer(Trainer):
             return weights
         if self.context.mesh.sharded > 1:
             weights = {
-                name: weight if self._is_of_batch_norm(name) else weight.astype(self._dtype)
+                name: weight if self._is_of_batch_norm(name) else weight.astype(self._product_dtype)
                 for name, weight in weights.items()
             }
         return self.layout.gather(weights)
@@ -556,7 +557,7 @@ class JaxTrainer(Trainer):
         def loss_of(weights: Arrays) -> tuple[Array, Any]:
             inputs = {**weights, **statistics}, self._normalized(samples)
             logits, new_statistics = forward(
-                graph, *inputs, key, self._dtype, self._attend, levels["checkpointing"]
+                graph, *inputs, key, self._product_dtype, self._attend, levels["checkpointing"]
             )
             loss = cross_entropy(logits, labels, levels["label_smoothing"]).mean()
             sums = jnp.stack([loss, *([_count_correct(logits, labels)] if counts_correct else [])])
@@ -623,7 +624,7 @@ class JaxTrainer(Trainer):
         """Return loss sum and number of correct labels of a replica's first `count` samples, [1, 2]."""
         statistics = {name: value[0] for name, value in statistics.items()}
         inputs = {**self._gather_weights(weights), **statistics}, self._normalized(samples)
-        logits, _ = forward(self.context.graph, *inputs, dtype=self._dtype, attend=self._attend)
+        logits, _ = forward(self.context.graph, *inputs, dtype=self._product_dtype, attend=self._attend)
         counts = (jnp.arange(len(labels)) < count).reshape(-1, *[1] * (labels.ndim - 1))
         losses = optax.softmax_cross_entropy_with_integer_labels(logits, labels)
         loss_sum = jnp.where(counts, losses, 0).sum() / self.context.positions
@@ -656,7 +657,7 @@ class JaxTrainer(Trainer):
     def settings(self) -> dict[str, str]:
         """Return the settings of this rank by name, after the last epoch."""
         graph, on_gpu = self.context.graph, self.device != "cpu"
-        is_mixed = self._dtype == jnp.bfloat16
+        is_mixed = self._product_dtype == jnp.bfloat16
         settings = {
             "optimizer implementation": "optax, compiled into the step",
             "compiler": "XLA, the whole step",

@@ -12,7 +12,8 @@ from torch.distributed.algorithms.ddp_comm_hooks.default_hooks import bf16_compr
 from torch.nn.parallel import DistributedDataParallel
 
 from models.precision import BF16
-from ranks.libraries.pytorch import PyTorchTrainer, join
+from ranks.libraries.pytorch.collectives import join
+from ranks.libraries.pytorch.trainer import PyTorchTrainer
 from ranks.worker.phases import End, Untraced
 
 # PyTorch 2.13 has renamed the option.
@@ -100,7 +101,7 @@ class DDPTrainer(PyTorchTrainer):
             **{BUFFERS_OPTION: False},
             gradient_as_bucket_view=True,
         )
-        if self.context.levels["reduce_dtype"] == BF16 and self.dtype == torch.float32:
+        if self.context.levels["reduce_dtype"] == BF16 and self.weight_dtype == torch.float32:
             self.ddp.register_comm_hook(self.group, sum_in_bfloat16)
         self.model = self.ddp
 

@@ -3,7 +3,7 @@
 tensor          DTensor's columnwise and rowwise styles for the operators that models.division lists, its
                 loss_parallel for a divided vocabulary, and its sequence parallelism
 data, sharded   FSDP2 on a mesh of both: parameters are sharded along `sharded`, and replicated along `data`
-experts         each rank has some experts of a mixture (pytorch_layers); FSDP2 has another mesh
+experts         each rank has some experts of a mixture (pytorch.layers); FSDP2 has another mesh
                 for what is no expert, along `data` and `experts`
 pipeline        stages of the model on each rank (torch.distributed.pipelining), by the schedules of
                 models.pipelines
@@ -52,8 +52,10 @@ from models.mesh import AXES
 from models.pipelines import INTERLEAVED, ZERO_BUBBLE, ZERO_BUBBLE_V, own_stages, rank_of, stages_per_rank
 from models.precision import AMP, COMPUTES_IN_BFLOAT16
 from ranks.libraries.channels_first import canonical
-from ranks.libraries.pytorch import cross_entropy, gather_array, join, scale_auxiliary_losses, tensors
-from ranks.libraries.pytorch_layers import Experts, FeedForwards
+from ranks.libraries.pytorch.collectives import join
+from ranks.libraries.pytorch.layers import Experts, FeedForwards, scale_auxiliary_losses
+from ranks.libraries.pytorch.model import gather_array, tensors
+from ranks.libraries.pytorch.trainer import cross_entropy
 from ranks.libraries.pytorch_sharded import ShardedTrainer, mark_calls
 from ranks.worker.context import Context
 
@@ -267,7 +269,7 @@ class Pipeline:
         self.n_position_shares = context.mesh.tensor if is_divided else 1
         self.microbatches, self.divisor = context.levels["microbatches"], 1
         self.precision = context.levels["precision"]
-        self.dtype = torch.bfloat16 if self.precision in COMPUTES_IN_BFLOAT16 else torch.float32
+        self.message_dtype = torch.bfloat16 if self.precision in COMPUTES_IN_BFLOAT16 else torch.float32
         size = context.spec["local_batch"] // self.microbatches
         rank_stages = [
             PipelineStage(
@@ -304,14 +306,16 @@ class Pipeline:
     def input(self, number: int, size: int) -> torch.Tensor:
         """Return memory for the inputs of `size` samples of a stage."""
         graph = self.stages_by_number[number][1]
-        placeholder = self._empty(graph.shape, size, self.n_position_shares if number > 0 else 1, self.dtype)
+        placeholder = self._empty(
+            graph.shape, size, self.n_position_shares if number > 0 else 1, self.message_dtype
+        )
         return placeholder if graph.vocabulary is None else placeholder.long()
 
     def output(self, number: int, size: int) -> torch.Tensor:
         """Return memory for the outputs of `size` samples of a stage."""
         shape, is_last = self.stages_by_number[number][1].operators[-1].shape, number == self.n_stages - 1
         # In mixed precision FSDP returns logits in float32.
-        dtype = torch.float32 if is_last and self.precision == AMP else self.dtype
+        dtype = torch.float32 if is_last and self.precision == AMP else self.message_dtype
         return self._empty(shape, size, 1 if is_last else self.n_position_shares, dtype)
 
     def _empty(self, shape: tuple[int, ...], size: int, n_parts: int, dtype: torch.dtype) -> torch.Tensor:

@@ -13,8 +13,8 @@ from models.graph import Graph, Operator, is_trained, pair
 from models.initial import rotary_tables
 from models.layout import Region
 from models.soap import HEADS_SUFFIX, Layer, Space
-from ranks.libraries.pytorch import ACTIVATIONS, FUNCTIONS, LSTM_WEIGHTS
-from ranks.libraries.pytorch_layers import LSTM, gather_positions, rotated
+from ranks.libraries.pytorch.layers import LSTM, gather_positions, rotated
+from ranks.libraries.pytorch.model import ACTIVATIONS, FUNCTIONS, LSTM_WEIGHTS
 
 IMAGE = 3  # dimensions of an image
 

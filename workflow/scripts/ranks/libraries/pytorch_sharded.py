@@ -26,18 +26,13 @@ from torch.distributed.tensor import DTensor
 from torch.nn.modules.batchnorm import _BatchNorm
 
 from models.graph import Graph
-from models.precision import AMP, BF16, COMPUTES_IN_BFLOAT16, FP32
+from models.precision import BF16, COMPUTES_IN_BFLOAT16, FP32
 from ranks.libraries.channels_first import channels_first
-from ranks.libraries.pytorch import (
-    Checkpointed,
-    PyTorchTrainer,
-    make_optimizer,
-    norm_over_ranks,
-    rotary_buffers,
-    tensors,
-)
-from ranks.libraries.pytorch_layers import LSTM
-from ranks.libraries.pytorch_user_model import own_units
+from ranks.libraries.pytorch.layers import LSTM
+from ranks.libraries.pytorch.model import Checkpointed, rotary_buffers, tensors
+from ranks.libraries.pytorch.optimizer import make_optimizer, norm_over_ranks
+from ranks.libraries.pytorch.trainer import PyTorchTrainer
+from ranks.libraries.pytorch.user_model import own_units
 from ranks.worker.context import Context
 from ranks.worker.epoch_timer import EpochSums
 
@@ -182,17 +177,17 @@ class ShardedTrainer(PyTorchTrainer):
     @property
     def policy(self) -> MixedPrecisionPolicy:
         """Data types in which parameters are gathered and gradients reduced."""
-        levels, is_mixed = self.context.levels, self.context.levels["precision"] == AMP
+        reduce_dtype = self.context.levels["reduce_dtype"]
         return MixedPrecisionPolicy(
-            torch.bfloat16 if is_mixed else None,
-            REDUCE_DTYPES.get(levels["reduce_dtype"], torch.float32 if is_mixed else None),
+            torch.bfloat16 if self.is_mixed else None,
+            REDUCE_DTYPES.get(reduce_dtype, torch.float32 if self.is_mixed else None),
         )
 
     def _shard_root(self, root: nn.Module, graph: Graph, mesh: DeviceMesh) -> None:
-        levels, last = self.context.levels, self.context.graph.operators[-1].name
-        is_mixed, has_norms = levels["precision"] == AMP, levels["precision"] in COMPUTES_IN_BFLOAT16
+        last = self.context.graph.operators[-1].name
+        has_norms = self.context.levels["precision"] in COMPUTES_IN_BFLOAT16
         single, mixed, mixed_root = MixedPrecisionPolicy(), self.policy, self.policy
-        if is_mixed and graph.operators[-1].name == last:
+        if self.is_mixed and graph.operators[-1].name == last:
             mixed_root = replace(mixed, output_dtype=torch.float32)  # The loss takes logits in float32.
 
         def shard_unit(layers: list[nn.Module], policy: MixedPrecisionPolicy) -> list[nn.Module]:
@@ -240,7 +235,7 @@ class ShardedTrainer(PyTorchTrainer):
                 tensor.to_local().copy_(shard_of(value, tensor))
             else:
                 tensor.copy_(value)
-        if self.context.levels["precision"] == AMP:
+        if self.is_mixed:
             for layer in self.module.modules():
                 if isinstance(layer, LSTM) and layer.bias_hh_l0 is not None:
                     layer.bias_hh_l0 = layer.bias_hh_l0.bfloat16()

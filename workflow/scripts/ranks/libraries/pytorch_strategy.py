@@ -23,15 +23,10 @@ from models.graph import Graph, is_trained
 from models.layout import Layout, Message, Place, Region, dimensions, lay_out, reads
 from models.soap import DIMENSIONS
 from models.strategy import from_json
-from ranks.libraries.pytorch import (
-    PyTorchTrainer,
-    TorchDistributed,
-    cross_entropy,
-    join,
-    norm_over_ranks,
-    optimizer_of,
-    tensors,
-)
+from ranks.libraries.pytorch.collectives import TorchDistributed, join
+from ranks.libraries.pytorch.model import tensors
+from ranks.libraries.pytorch.optimizer import norm_over_ranks, optimizer_of
+from ranks.libraries.pytorch.trainer import PyTorchTrainer, cross_entropy
 from ranks.libraries.pytorch_parts import NO_STATE, Part, Shard, names_of, share, size_of, slices, state_size
 from ranks.worker.context import Context
 from ranks.worker.epoch_timer import EpochSums, EpochTimer

@@ -391,7 +391,7 @@ class TensorFlowTrainer(Trainer):
         self._scale_velocities = tf.function(self._scale, autograph=False)
 
     def set_precision(self, level: str) -> None:
-        """Set the arithmetic of the layers that are built from now on, by the level of `precision`.
+        """Set Keras' policy of layers built from now on, and TensorFlow's switch for TF32, by `precision`.
 
         Raises:
             ValueError: If the trainers of TensorFlow do not have the level.

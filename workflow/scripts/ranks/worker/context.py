@@ -263,14 +263,14 @@ class Context:
         return sampling.validation_share(len(self._validation), self.step_samples, self.sample_slice)
 
     @property
-    def missing_validation_batches(self) -> int:
-        """Number of validation batches that this rank has fewer than the rank with the most.
+    def n_padding_batches(self) -> int:
+        """How many validation batches fewer this rank has than the rank with the most.
 
         All ranks must have the same number of samples in a step.
         """
         size = min(MAX_VALIDATION_BATCH, self.sample_counts[self.replica])
-        largest, share = self.largest_validation_share, self._validation_share
-        return -(-largest // size) + -(share.stop - share.start) // size
+        share = self._validation_share
+        return math.ceil(self.largest_validation_share / size) - math.ceil((share.stop - share.start) / size)
 
     def validation(self) -> Iterator[Batch]:
         """Yield this rank's share of the validation split, in batches no larger than those of training."""

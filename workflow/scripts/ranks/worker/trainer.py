@@ -58,7 +58,7 @@ class TrainingProgram(abc.ABC):
         return versions(self.context.rank_input["modules"])
 
     def program_report(self) -> dict[str, Any] | None:
-        """Return what only ranks can report (`measured.told` in record.json), None if there is nothing.
+        """Return what only ranks can report (`measured.program_report` in record.json), if anything.
 
         Such reports are what a program with its own loop prints, and the size of a user's PyTorch module.
         """

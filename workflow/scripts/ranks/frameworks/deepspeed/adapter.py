@@ -59,7 +59,7 @@ def start(context: Context) -> str:
     import deepspeed
     import torch
 
-    from ranks.libraries.pytorch import join
+    from ranks.libraries.pytorch.collectives import join
 
     if context.spec["device"] == "cuda":  # DeepSpeed uses the device of this number.
         os.environ["LOCAL_RANK"] = str(torch.cuda.current_device())
@@ -142,15 +142,9 @@ def trainer(context: Context) -> Trainer:
     from deepspeed.utils import safe_get_full_fp32_param
 
     from ranks.libraries.channels_first import canonical
-    from ranks.libraries.pytorch import (
-        Checkpointed,
-        PyTorchTrainer,
-        adam_settings,
-        build,
-        load,
-        rotary_buffers,
-        tensors,
-    )
+    from ranks.libraries.pytorch.model import Checkpointed, build, load, rotary_buffers, tensors
+    from ranks.libraries.pytorch.optimizer import adam_settings
+    from ranks.libraries.pytorch.trainer import PyTorchTrainer
 
     def parameters(tensor: torch.Tensor) -> list[torch.Tensor]:
         """Return a weight as a list of parameters to gather, [] if it is a buffer."""
@@ -160,7 +154,7 @@ def trainer(context: Context) -> Trainer:
         def set_precision(self, level: str) -> None:
             super().set_precision(level)
             if has_bfloat16_weights(context.levels):
-                self.dtype = torch.bfloat16
+                self.weight_dtype = torch.bfloat16
 
         def make_module(self) -> torch.nn.Module:
             """Join all ranks, set the ZeRO stage, and return the model on the device.
@@ -221,7 +215,7 @@ def trainer(context: Context) -> Trainer:
 
         def settings(self) -> dict[str, str]:
             settings, engine = super().settings(), self.engine
-            if context.levels["precision"] == AMP and self.dtype == torch.bfloat16:
+            if self.is_mixed and self.weight_dtype == torch.bfloat16:
                 settings["mixed precision"] = "DeepSpeed's bf16, beside weights in float32"
             if context.ranks > 1:
                 settings["gradient messages"] = (
@@ -254,7 +248,7 @@ def trainer(context: Context) -> Trainer:
             return arrays
 
         def autocast(self) -> contextlib.AbstractContextManager[Any]:
-            is_bfloat16 = self.dtype == torch.bfloat16
+            is_bfloat16 = self.weight_dtype == torch.bfloat16
             return contextlib.nullcontext() if is_bfloat16 else super().autocast()
 
     return DeepSpeedTrainer(context)
@@ -315,6 +309,6 @@ def collectives(context: Context) -> Collectives:
     """Return collectives by DeepSpeed's own communication."""
     import deepspeed
 
-    from ranks.libraries.pytorch import TorchDistributed
+    from ranks.libraries.pytorch.collectives import TorchDistributed
 
     return TorchDistributed(context, start, deepspeed.comm)

@@ -27,7 +27,7 @@ def trainer(context: Context) -> Trainer:
     import horovod.torch as hvd
 
     from ranks.libraries.horovod import Timeline, fusion_settings, transport
-    from ranks.libraries.pytorch import PyTorchTrainer
+    from ranks.libraries.pytorch.trainer import PyTorchTrainer
 
     class HorovodTrainer(PyTorchTrainer):
         def distribute(self) -> None:
@@ -99,6 +99,6 @@ def collectives(context: Context) -> Collectives:
     import horovod.torch as hvd
 
     from ranks.libraries.horovod import make_collectives
-    from ranks.libraries.pytorch import PyTorchCollectives
+    from ranks.libraries.pytorch.collectives import PyTorchCollectives
 
     return make_collectives(PyTorchCollectives, context, hvd)

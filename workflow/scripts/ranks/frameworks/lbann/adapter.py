@@ -150,7 +150,7 @@ class LbannProgram(TrainingProgram):
         return resource.getrusage(resource.RUSAGE_CHILDREN).ru_maxrss * 1024
 
     def program_report(self) -> dict[str, Any]:
-        """Return what only ranks can report (`measured.told` in record.json), None if there is nothing."""
+        """Return what only ranks can report (`measured.program_report` in record.json)."""
         return {
             "objective": [finite(epoch.train["objective function"]) for epoch in self._output.epochs],
             "steps_s": [epoch.steps_s for epoch in self._output.epochs],

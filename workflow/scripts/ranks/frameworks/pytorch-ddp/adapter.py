@@ -17,6 +17,6 @@ def trainer(context: Context) -> Trainer:
 
 def collectives(context: Context) -> Collectives:
     """Return collectives by the process group that carries DDP's buckets."""
-    from ranks.libraries.pytorch import TorchDistributed
+    from ranks.libraries.pytorch.collectives import TorchDistributed
 
     return TorchDistributed(context)

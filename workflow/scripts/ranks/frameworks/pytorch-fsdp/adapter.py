@@ -14,7 +14,7 @@ def trainer(context: Context) -> Trainer:
     """Return a trainer that shards the model by blocks, or by units of layers if it has none."""
     from torch.distributed.device_mesh import init_device_mesh
 
-    from ranks.libraries.pytorch import join
+    from ranks.libraries.pytorch.collectives import join
     from ranks.libraries.pytorch_sharded import ShardedTrainer, mark_calls
 
     class FSDPTrainer(ShardedTrainer):
@@ -31,6 +31,6 @@ def trainer(context: Context) -> Trainer:
 
 def collectives(context: Context) -> Collectives:
     """Return collectives by the process group that carries FSDP's shards."""
-    from ranks.libraries.pytorch import TorchDistributed
+    from ranks.libraries.pytorch.collectives import TorchDistributed
 
     return TorchDistributed(context)

@@ -31,7 +31,8 @@ def trainer(context: Context) -> Trainer:
     """
     import torch
 
-    from ranks.libraries.pytorch import make_optimizer, synchronize
+    from ranks.libraries.pytorch.device import synchronize
+    from ranks.libraries.pytorch.optimizer import make_optimizer
     from ranks.libraries.pytorch_ddp import DDPTrainer
 
     class HybridTrainer(DDPTrainer):
@@ -103,6 +104,6 @@ def trainer(context: Context) -> Trainer:
 
 def collectives(context: Context) -> Collectives:
     """Return collectives by the process group that carries DDP's buckets."""
-    from ranks.libraries.pytorch import TorchDistributed
+    from ranks.libraries.pytorch.collectives import TorchDistributed
 
     return TorchDistributed(context)

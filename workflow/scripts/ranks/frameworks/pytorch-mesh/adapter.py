@@ -14,6 +14,6 @@ def trainer(context: Context) -> Trainer:
 
 def collectives(context: Context) -> Collectives:
     """Return collectives by the process group of all ranks."""
-    from ranks.libraries.pytorch import TorchDistributed
+    from ranks.libraries.pytorch.collectives import TorchDistributed
 
     return TorchDistributed(context)

@@ -6,6 +6,6 @@ from ranks.worker.trainer import Trainer
 
 def trainer(context: Context) -> Trainer:
     """Return the library's own trainer unchanged."""
-    from ranks.libraries.pytorch import PyTorchTrainer
+    from ranks.libraries.pytorch.trainer import PyTorchTrainer
 
     return PyTorchTrainer(context)

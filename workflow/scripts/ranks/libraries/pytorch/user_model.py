@@ -18,7 +18,7 @@ from torch.utils.flop_counter import FlopCounterMode
 
 from models.graph import Graph, Operator
 
-CHECKOUT = Path(__file__).resolve().parents[4]
+CHECKOUT = Path(__file__).resolve().parents[5]
 RUNNING = ("running_mean", "running_var")
 N_COUNTED_SAMPLES = 2  # batch normalization of one pixel cannot train on one
 

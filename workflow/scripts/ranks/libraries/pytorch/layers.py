@@ -276,3 +276,10 @@ class LSTM(nn.LSTM):
         begin = None if state is None else tuple(state.transpose(0, 1).contiguous().split(1))
         outputs, (hidden, cell) = super().forward(x, begin)
         return outputs, torch.cat([hidden, cell]).transpose(0, 1)
+
+
+def scale_auxiliary_losses(module: nn.Module, n_batches: int) -> None:
+    """Scale the auxiliary losses of experts for gradients that are means over `n_batches` batches."""
+    for layer in module.modules():
+        if isinstance(layer, Experts):
+            layer.loss_share = 1 / n_batches

@@ -1,0 +1,1 @@
+"""Train with PyTorch: what all frameworks of PyTorch share."""
