@@ -20,7 +20,7 @@ if WANTED.adaptive and CAMPAIGN.is_measuring:
     REQUIRED = Required(CAMPAIGN, lambda block: checkpoints.replication.get(block=block).output.decision)
     REQUIRED_RECORDS = lambda wildcards: REQUIRED.records()
     REQUIRED_INPUTS = lambda wildcards: [*REQUIRED.records(), f"{RESULTS}/design.csv"]
-    records_of_block = REQUIRED.of_block
+    record_paths_of_block = REQUIRED.of_block
 
     localrules:
         replication,

@@ -109,11 +109,11 @@ def test_unwritable_reason_raises_nothing(tmp_path: Path) -> None:
 def test_attempt_is_under_way_until_it_ends(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("RINGSIDE_LOCK", str(tmp_path / "machine.lock"))
     monkeypatch.setenv("SLURM_JOB_ID", "17")
-    final_record = tmp_path / "run" / "key" / "record.json"
-    assert describe_missing(final_record).situation == Situation.NOT_STARTED
-    assert attempts.current_attempt(final_record.parent) is None
+    final_record_path = tmp_path / "run" / "key" / "record.json"
+    assert describe_missing(final_record_path).situation == Situation.NOT_STARTED
+    assert attempts.current_attempt(final_record_path.parent) is None
 
-    folder = final_record.parent
+    folder = final_record_path.parent
     with (
         pytest.raises(AttemptStopped),
         attempts.exclusive(folder, "a run"),
@@ -122,15 +122,15 @@ def test_attempt_is_under_way_until_it_ends(tmp_path: Path, monkeypatch: pytest.
         holder = attempts.read_holder(attempt)
         assert (holder["process"], holder["host"], holder["job"]) == (os.getpid(), os.uname().nodename, "17")
         assert attempts.current_attempt(folder) == attempt
-        situation, reason = describe_missing(final_record)
+        situation, reason = describe_missing(final_record_path)
         assert (situation, reason.facts) == (Situation.UNDER_WAY, {"attempt": 1})
         assert f"process {os.getpid()} on" in (machine_locked_by() or "")
         raise AttemptStopped("SIGTERM")
-    situation, reason = describe_missing(final_record)
+    situation, reason = describe_missing(final_record_path)
     facts = reason.facts
     assert (situation, facts["attempt"]) == (Situation.UNFINISHED, 1)
     assert "SIGTERM" in facts["reason"] and "job 17 on" in facts["reason"]
-    assert attempts.current_attempt(final_record.parent) is None and machine_locked_by() is None
+    assert attempts.current_attempt(final_record_path.parent) is None and machine_locked_by() is None
 
 
 @pytest.mark.parametrize(

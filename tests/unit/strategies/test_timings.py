@@ -186,7 +186,7 @@ def test_a_broken_timing_is_one_line(results: Path, study: Study, site: Site) ->
         for candidate in planned_timings(plan_design(study, site), site)
         if candidate.kind == MESSAGES
     )
-    file = timing.final_record(results, site)
+    file = timing.final_record_path(results, site)
     file.parent.mkdir(parents=True)
     for text, words in (("{", [file.name, str(file.parent)]), ("{}", [file.name, "study"])):
         file.write_text(text)

@@ -72,7 +72,7 @@ def gather(campaign: Campaign) -> pd.DataFrame:
             rows.append(head | MissingRecord(Situation.NOT_EXECUTABLE, reason).columns)
             continue
         head["key"] = benchmark.key(campaign.site)
-        file = benchmark.final_record(campaign.results, campaign.site)
+        file = benchmark.final_record_path(campaign.results, campaign.site)
         if file.exists():
             rows += [head | row for row in repetition_rows(KIND.read(file))]
         else:

@@ -83,15 +83,15 @@ def _contradiction_of_ok(record: Mapping[str, Any]) -> Note | None:
     return None
 
 
-def record_status(record: Path) -> str:
+def record_status(file: Path) -> str:
     """Return the status in a record, BROKEN if it cannot be read or keys are missing.
 
     The other checks of `load_record` would be too slow for the tens of thousands of records that are read
     when Snakemake starts.
     """
     try:
-        content = read_json(record)
+        content = read_json(file)
     except (OSError, ValueError):
         return RunStatus.BROKEN
-    is_complete = isinstance(content, dict) and all(key in content for key in schema(record.stem)["required"])
+    is_complete = isinstance(content, dict) and all(key in content for key in schema(file.stem)["required"])
     return content["status"] if is_complete and content["status"] in RECORD_STATUSES else RunStatus.BROKEN

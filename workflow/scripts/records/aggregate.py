@@ -239,24 +239,24 @@ def token_columns(runs: pd.DataFrame, data: Sequence[Mapping[str, Any]]) -> dict
     }
 
 
-def damaged_phases(runs: pd.DataFrame, records: Path) -> pd.Series:
+def damaged_phases(runs: pd.DataFrame, runs_folder: Path) -> pd.Series:
     """Return why phases of successful traced runs are unusable, beginning with the file; None for others.
 
-    Later stages read this column and do not check phases again. `records` is results/<study>/runs.
+    Later stages read this column and do not check phases again. `runs_folder` is results/<study>/runs.
     """
     traced = runs[(runs["status"] == RunStatus.OK) & (runs["trace"] != UNTRACED)]
     map_runs: Callable[..., Iterable[str | None]] = map
     with contextlib.ExitStack() as stack:
         if len(traced) >= MIN_RUNS_FOR_PROCESSES:
             map_runs = stack.enter_context(all_cores()).map
-        damages = list(map_runs(find_phase_damage, traced.to_dict("records"), repeat(records)))
+        damages = list(map_runs(find_phase_damage, traced.to_dict("records"), repeat(runs_folder)))
     column = pd.Series(damages, index=traced.index, dtype=object).reindex(runs.index)
     return column.where(column.notna(), None)
 
 
-def find_phase_damage(run: dict[str, Any], records: Path) -> str | None:
+def find_phase_damage(run: dict[str, Any], runs_folder: Path) -> str | None:
     """Return why the phases of a run are unusable, None if they are usable."""
-    attempt = attempt_path(records / run["run_id"] / run["key"], int(run["attempt"]))
+    attempt = attempt_path(runs_folder / run["run_id"] / run["key"], int(run["attempt"]))
     if pd.isna(run["steps"]):
         return f"{attempt.name}/epochs.csv: does not say how many steps an epoch has"
     damage = phases.damage_reason(attempt, int(run["ranks"]), int(run["epochs"]), int(run["steps"]))

@@ -163,21 +163,22 @@ def read_campaign_status(
 ) -> CampaignStatus:
     """Return the status of a campaign now; `cache` keeps records between calls."""
     now = time.time()
-    records, benchmark_records = cache.read_all(campaign.record_paths), cache.read_all(benchmarks.outputs)
-    timing_records = cache.read_all(timings.outputs)
+    records = cache.read_all(campaign.record_paths)
+    benchmark_records = cache.read_all(benchmarks.record_paths)
+    timing_records = cache.read_all(timings.record_paths)
     left = [campaign.by_id[run_id] for run_id in campaign.record_paths if run_id not in records]
     started: dict[str, Path] = {}
-    for folder_name, outputs, read_records in (
+    for folder_name, record_paths, read_records in (
         ("runs", campaign.record_paths, records),
-        ("network", benchmarks.outputs, benchmark_records),
-        ("costs", timings.outputs, timing_records),
+        ("network", benchmarks.record_paths, benchmark_records),
+        ("costs", timings.record_paths, timing_records),
     ):
-        missing = {name: path for name, path in outputs.items() if name not in read_records}
+        missing = {name: path for name, path in record_paths.items() if name not in read_records}
         started |= started_measurements(campaign.results / folder_name, missing)
-    paths = {**campaign.record_paths, **benchmarks.outputs, **timings.outputs}
+    paths = {**campaign.record_paths, **benchmarks.record_paths, **timings.record_paths}
     labels = {
-        **dict.fromkeys(benchmarks.outputs, "collective benchmark "),
-        **dict.fromkeys(timings.outputs, "timing "),
+        **dict.fromkeys(benchmarks.record_paths, "collective benchmark "),
+        **dict.fromkeys(timings.record_paths, "timing "),
     }
     jobs, queue_note = read_jobs(campaign, {Path(path).parent.name: name for name, path in paths.items()})
     under_way, not_recorded = split_started(campaign, started, labels, jobs, now)
@@ -195,7 +196,7 @@ def read_campaign_status(
         left_s=estimate_time_left(
             campaign,
             records,
-            benchmarks.outputs,
+            benchmarks.record_paths,
             benchmark_records,
             {item.name: item.seconds for item in under_way},
         ),
@@ -214,8 +215,8 @@ def read_campaign_status(
         repeat_command=repeat_commands([record["status"] for _, record in measured], arguments),
         run_command=cluster_commands(campaign.site.launcher, campaign.study.name, campaign.site.name)
         or run_command(arguments),
-        collective_benchmarks=count_measurements(len(benchmarks.outputs), benchmark_records),
-        timings=count_measurements(len(timings.outputs), timing_records),
+        collective_benchmarks=count_measurements(len(benchmarks.record_paths), benchmark_records),
+        timings=count_measurements(len(timings.record_paths), timing_records),
         environments=[name for name, stamp in campaign.environments.items() if not os.path.exists(stamp)],
         datasets=[name for name, prepared in campaign.datasets.items() if not os.path.exists(prepared)],
         **read_sessions(campaign.results),
@@ -247,11 +248,11 @@ def split_started(
     """
     limit_s = campaign.site.longest_run_s + JOB_MARGIN_S
     under_way, problems = [], []
-    for name, final_record in started.items():
+    for name, final_record_path in started.items():
         situation, reason = describe_missing(
-            final_record, lambda attempt_folder: is_active(attempt_folder, jobs, limit_s, now)
+            final_record_path, lambda attempt_folder: is_active(attempt_folder, jobs, limit_s, now)
         )
-        attempt_folder = attempts.current_attempt(final_record.parent)
+        attempt_folder = attempts.current_attempt(final_record_path.parent)
         if situation == Situation.UNDER_WAY and attempt_folder:
             label = f"{labels.get(name, '')}{name}"
             under_way.append(read_under_way(label, attempt_folder, campaign.by_id.get(name), now))
@@ -311,13 +312,13 @@ def merge_reasons(reasons: Sequence[str]) -> str:
     return _NUMBERS.sub(lambda _: " to ".join(dict.fromkeys(next(ends))), reasons[0])
 
 
-def started_measurements(parent: Path, records: Mapping[str, str]) -> dict[str, Path]:
-    """Return the entries of `records` (name -> path of the final record) that have a folder in `parent`."""
+def started_measurements(parent: Path, record_paths: Mapping[str, str]) -> dict[str, Path]:
+    """Return the entries of `record_paths` (by name) that have a folder in `parent`."""
     try:
         folders = set(os.listdir(parent))
     except OSError:
         return {}
-    return {name: Path(path) for name, path in records.items() if name in folders}
+    return {name: Path(path) for name, path in record_paths.items() if name in folders}
 
 
 def is_active(attempt_folder: Path, jobs: Sequence[Job] | None, limit_s: float, now: float) -> bool:

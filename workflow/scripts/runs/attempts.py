@@ -220,8 +220,8 @@ def _job_number() -> str | None:
     return number and number.replace("ƒ", "f")
 
 
-def put_aside(final_record: Path) -> None:
+def put_aside(final_record_path: Path) -> None:
     """Put aside all attempts of a run and remove its final record, so that it is measured again."""
-    for attempt_folder in list_attempts(final_record.parent):
+    for attempt_folder in list_attempts(final_record_path.parent):
         write_text(attempt_folder / PUT_ASIDE, "this attempt does not count: a repetition was requested\n")
-    final_record.unlink(missing_ok=True)
+    final_record_path.unlink(missing_ok=True)

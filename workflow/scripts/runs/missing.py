@@ -46,20 +46,22 @@ def holds_lock(attempt_folder: Path) -> bool:
     return is_locked(attempt_folder.parent / RUN_LOCK)
 
 
-def describe_missing(final_record: Path, is_under_way: Callable[[Path], bool] = holds_lock) -> MissingRecord:
+def describe_missing(
+    final_record_path: Path, is_under_way: Callable[[Path], bool] = holds_lock
+) -> MissingRecord:
     """Return the situation of an executable measurement whose final record does not exist.
 
     Args:
-        final_record: Its path under the current key.
+        final_record_path: Its path under the current key.
         is_under_way: Returns whether an attempt that shows no end is under way, from its folder.
     """
-    reason = _missing_reason(final_record, is_under_way)
+    reason = _missing_reason(final_record_path, is_under_way)
     return MissingRecord(Situation(reason.code), reason)
 
 
-def _missing_reason(final_record: Path, is_under_way: Callable[[Path], bool]) -> Note:
+def _missing_reason(final_record_path: Path, is_under_way: Callable[[Path], bool]) -> Note:
     """Return the reason of `describe_missing`, with the situation as its code."""
-    run_folder = final_record.parent
+    run_folder = final_record_path.parent
     if attempt_folder := current_attempt(run_folder):
         number = attempt_number(attempt_folder)
         if is_under_way(attempt_folder):
@@ -72,7 +74,7 @@ def _missing_reason(final_record: Path, is_under_way: Callable[[Path], bool]) ->
         latest = unfinished[-1]
         text = f"{NO_RECORD_PREFIX}attempt {latest['attempt']} {latest['reason']}"
         return Note(Situation.UNFINISHED, text, **latest)
-    if any(run_folder.parent.glob(f"*/{final_record.name}")):
+    if any(run_folder.parent.glob(f"*/{final_record_path.name}")):
         text = f"{OLD_RECORD_PREFIX}measured with other software, code, data or settings only"
         return Note(Situation.OLD, text)
     return NOT_STARTED

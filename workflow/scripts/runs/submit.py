@@ -154,7 +154,7 @@ def campaign_jobs(campaign: Campaign) -> dict[str, str]:
 def has_missing_benchmarks(campaign: Campaign) -> bool:
     """Return whether a collective benchmark has no record yet."""
     benchmarks = CollectiveBenchmarks(campaign)
-    return len(benchmarks.available()) < len(benchmarks.outputs)
+    return len(benchmarks.existing_record_paths()) < len(benchmarks.record_paths)
 
 
 def submit(campaign: Campaign, config: list[str], options: list[str]) -> list[str]:
@@ -253,7 +253,7 @@ def wait_for_jobs(campaign: Campaign) -> None:
     while campaign_jobs(campaign):
         time.sleep(POLL_S)
     campaign = campaign.with_current_decisions()
-    done = len(campaign.available())
+    done = len(campaign.existing_record_paths())
     if done < len(campaign.record_paths) or campaign.open or has_missing_benchmarks(campaign):
         raise InputError(
             "incomplete-campaign",

@@ -117,7 +117,7 @@ def gather(campaign: Campaign) -> dict[str, pd.DataFrame]:
             table_rows.append(shared_columns | MissingRecord(Situation.NOT_EXECUTABLE, reason).columns)
             continue
         shared_columns["key"] = timing.key(site)
-        file = timing.final_record(campaign.results, site)
+        file = timing.final_record_path(campaign.results, site)
         if not file.exists():
             table_rows.append(shared_columns | describe_missing(file).columns)
             continue
