@@ -14,7 +14,7 @@ from analysis.cost import HOUR_S, paid_nodes
 from analysis.measured import cell_levels, currency_of, level_texts, successful, title
 from analysis.shares import run_seconds
 from common.notes import Note
-from common.run_status import RunStatus
+from common.run_status import NO_RECORD_STATUSES
 from common.text import number_of
 from common.units import Unit, choose_unit
 
@@ -157,7 +157,7 @@ def table(runs: pd.DataFrame, epochs: pd.DataFrame) -> tables.Table:
         display[f"cost ({currency_of(runs)})"] = data["cost"].map(tables.number)
     part_texts = [text for part, text in PART_TEXTS.items() if part in shown_parts]
     is_emulated = bool((runs["placement"] == "emulated").any())
-    n_missing = int((runs["status"] == RunStatus.MISSING).sum())
+    n_missing = int(runs["status"].isin(NO_RECORD_STATUSES).sum())
     notes = [
         Note(
             "parts-of-node-time", " ".join([*part_texts, EMULATED * is_emulated]).strip(), parts=shown_parts

@@ -24,7 +24,7 @@ from common.errors import InputError, InputErrors, raise_if_machine_error
 from common.files import display_path, written_whole
 from common.notes import Note
 from common.options import run_program
-from common.run_status import RunStatus
+from common.run_status import NO_RECORD_STATUSES, RunStatus
 from common.schemas import column_rules
 from common.tables import read_table, write_table
 from common.text import number_of
@@ -352,7 +352,7 @@ def summarize(
         lines.append(Note("all-disturbed", text, runs=disturbed, site=site))
     lines += without_phases_notes(runs, arguments)
     lines += repeat_notes(counts, arguments)
-    if not_ok.loc[not_ok.status == RunStatus.MISSING, "reason"].str.startswith(TO_RUN_PREFIXES).any():
+    if not_ok.loc[not_ok.status.isin(NO_RECORD_STATUSES), "reason"].str.startswith(TO_RUN_PREFIXES).any():
         command = run_missing or run_command(arguments)
         lines.append(Note("to-run", f"to run what is missing: {command}", command=command))
     return lines

@@ -23,7 +23,7 @@ from analysis.intervals import ESTIMATE_COLUMNS, Estimate, columns, estimate_of
 from analysis.measured import cell_words, groups_by, level_text, successful, varying
 from analysis.speedup import baseline_cells
 from common.errors import InputError, check_range
-from common.run_status import RunStatus
+from common.run_status import NO_RECORD_STATUSES
 from common.text import alternatives
 from prediction.predictors import MeasuredStudy
 from prediction.projection import predict_cases
@@ -307,7 +307,7 @@ def make_request(
 ) -> Request:
     """Return the request for the trainings of a question; `predicted` is for nodes that were not measured."""
     measured = series.measured_epoch(question.nodes)
-    attempts = series.runs.loc[series.runs["status"] != RunStatus.MISSING, "attempt"]
+    attempts = series.runs.loc[~series.runs["status"].isin(NO_RECORD_STATUSES), "attempt"]
     n_successful = len(successful(series.runs))
     return Request(
         question,
