@@ -35,7 +35,7 @@ from plan.design import Run, plan_design, to_csv
 from plan.identity import PlannedRun, plan_run
 from plan.machine import check_folder, check_machine
 from plan.node_check import TABLE, without_slow_nodes
-from plan.record_checks import record_status
+from plan.record_status import record_status
 from plan.site_limits import reason_missing_at_site
 from plan.strategies import missing_strategy_note
 

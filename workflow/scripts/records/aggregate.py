@@ -34,8 +34,8 @@ from plan.binding import read_binding
 from plan.campaign import Campaign, load_campaign
 from plan.design import Run
 from plan.identity import PlannedRun
-from plan.record_checks import find_contradiction, load_record
 from ranks.worker.epoch_timer import COLUMNS
+from records.missing import MissingRecord, Situation, describe_missing
 from records.next_commands import (
     CONFIGURED,
     CampaignArguments,
@@ -45,11 +45,11 @@ from records.next_commands import (
     repeat_notes,
     run_command,
 )
+from records.record_checks import find_contradiction, load_record
 from records.run_rows import planned_row, recorded_row
 from runs import phases
 from runs.attempts import attempt_path
 from runs.epochs import read_lines
-from runs.missing import MissingRecord, Situation, describe_missing
 from runs.reasons import TO_RUN_PREFIXES, is_disturbed
 
 LAST_EPOCH_COLUMNS = (

@@ -22,10 +22,10 @@ from plan.decisions import rule_fields
 from plan.design import Run
 from plan.timings import Timings
 from records.job_queue import Job, read_jobs
+from records.missing import Situation, describe_missing, holds_lock
 from records.next_commands import arguments_for, cluster_commands, repeat_commands, run_command
 from records.time_left import RecordCache, estimate_time_left, parse_date
 from runs import attempts, machine_lock
-from runs.missing import Situation, describe_missing, holds_lock
 from runs.reasons import NO_RECORD_PREFIX
 from sites import disturbance
 
@@ -256,7 +256,7 @@ def split_started(
         if situation == Situation.UNDER_WAY and attempt_folder:
             label = f"{labels.get(name, '')}{name}"
             under_way.append(read_under_way(label, attempt_folder, campaign.by_id.get(name), now))
-        elif situation not in (Situation.UNDER_WAY, Situation.NOT_STARTED):
+        elif situation not in (Situation.UNDER_WAY, Situation.NOT_RUN):
             problems.append((TO_RUN, reason.removeprefix(NO_RECORD_PREFIX), name))
     return under_way, problems
 
@@ -325,10 +325,10 @@ def is_active(attempt_folder: Path, jobs: Sequence[Job] | None, limit_s: float, 
     """Return whether an attempt is under way: by its lock, else by the cluster's queue, else by its age."""
     if holds_lock(attempt_folder):
         return True
-    holder = attempts.read_holder(attempt_folder)
-    if jobs is not None and holder.get("job"):
-        return holder["job"] in {job.number for job in jobs if job.is_running}
-    if holder.get("host") == node_name():
+    supervisor = attempts.read_supervisor(attempt_folder)
+    if jobs is not None and supervisor.get("job"):
+        return supervisor["job"] in {job.number for job in jobs if job.is_running}
+    if supervisor.get("host") == node_name():
         return False
     return now - start_time(attempt_folder) < limit_s
 
@@ -336,7 +336,8 @@ def is_active(attempt_folder: Path, jobs: Sequence[Job] | None, limit_s: float, 
 def start_time(attempt_folder: Path) -> float:
     """Return the Unix time at which an attempt began, s."""
     return (
-        parse_date(attempts.read_holder(attempt_folder).get("started_at")) or attempt_folder.stat().st_mtime
+        parse_date(attempts.read_supervisor(attempt_folder).get("started_at"))
+        or attempt_folder.stat().st_mtime
     )
 
 

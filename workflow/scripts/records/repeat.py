@@ -19,7 +19,7 @@ from plan.campaign import Campaign, load_campaign, load_merged_config
 from plan.collective_benchmarks import CollectiveBenchmarks
 from plan.design import raise_if_imported
 from plan.largest import BatchSearches
-from plan.record_checks import record_status
+from plan.record_status import record_status
 from plan.timings import Timings
 from records.next_commands import cluster_commands
 from runs.attempts import put_aside

@@ -11,7 +11,7 @@ from typing import Any
 
 from plan.campaign import Campaign
 from plan.collective_benchmarks import CollectiveBenchmarks
-from plan.record_checks import load_record
+from records.record_checks import load_record
 
 RECORD_FIELDS = ("status", "reason", "started_at", "ended_at", "session", "wall_s")
 

@@ -103,7 +103,7 @@ class MeasurementKind(Generic[MeasurementT]):
         """
         final_record_path = measurement.final_record_path(results, site)
         measurement_folder = final_record_path.parent
-        with attempts.exclusive(measurement_folder, self.title(measurement.name)):
+        with attempts.lock_run_and_machine(measurement_folder, self.title(measurement.name)):
             attempt_folder = attempts.latest_recorded_attempt(measurement_folder)
             if (
                 attempt_folder is None

@@ -22,7 +22,7 @@ from common.shell import INACCESSIBLE, find_inaccessible_path
 from common.text import format_duration
 from launchers.log import read_end
 from plan.scheduling import JOB_OPTIONS
-from runs.attempts import attempt_path, unfinished_attempts
+from runs.attempts import attempt_path, attempts_without_record
 from runs.epochs import mean_of_timed, read_epochs
 from runs.reasons import is_disturbed
 from runs.session import SessionFile
@@ -196,8 +196,10 @@ class CampaignProgress:
         wildcards = self._running.get(job, {})
         for kind, folder in FOLDERS.items():
             if kind in wildcards:
-                incomplete = unfinished_attempts(self._results / folder / wildcards[kind] / wildcards["key"])
-                return find_inaccessible_path(incomplete[-1]["reason"]) if incomplete else None
+                unfinished = attempts_without_record(
+                    self._results / folder / wildcards[kind] / wildcards["key"]
+                )
+                return find_inaccessible_path(unfinished[-1]["reason"]) if unfinished else None
         return None
 
     def _print_end(self, wildcards: Mapping[str, str]) -> None:

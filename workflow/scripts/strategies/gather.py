@@ -22,8 +22,8 @@ from models.soap import divide
 from plan.campaign import Campaign, load_campaign
 from plan.site_limits import reason_missing_at_site
 from plan.timings import MESSAGES, PART_FACTORS, PARTS, Timing, required_timings
+from records.missing import MissingRecord, Situation, describe_missing
 from records.next_commands import CONFIGURED, CampaignArguments, arguments_for, repeat_notes
-from runs.missing import MissingRecord, Situation, describe_missing
 from strategies.measure import KIND
 
 
