@@ -50,7 +50,7 @@ from records.run_rows import planned_row, recorded_row
 from runs import phases
 from runs.attempts import attempt_path
 from runs.epochs import read_lines
-from runs.reasons import TO_RUN_PREFIXES, is_disturbed
+from runs.reasons import EXECUTABLE_PREFIXES, is_disturbed
 
 LAST_EPOCH_COLUMNS = (
     "train_loss", "train_accuracy", "validation_loss", "validation_accuracy", "samples_trained", "steps",
@@ -352,7 +352,7 @@ def summarize(
         lines.append(Note("all-disturbed", text, runs=disturbed, site=site))
     lines += without_phases_notes(runs, arguments)
     lines += repeat_notes(counts, arguments)
-    if not_ok.loc[not_ok.status.isin(NO_RECORD_STATUSES), "reason"].str.startswith(TO_RUN_PREFIXES).any():
+    if not_ok.loc[not_ok.status.isin(NO_RECORD_STATUSES), "reason"].str.startswith(EXECUTABLE_PREFIXES).any():
         command = run_missing or run_command(arguments)
         lines.append(Note("to-run", f"to run what is missing: {command}", command=command))
     return lines

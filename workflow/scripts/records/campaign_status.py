@@ -30,9 +30,9 @@ from runs.reasons import NO_RECORD_PREFIX
 from sites import disturbance
 
 _NUMBERS = re.compile(r"\d+(?:\.\d+)?")
-# How `status` lists the problems of missing runs: of those that the site can execute but that were begun
-# without success, or have records under other keys only; and of those that it cannot execute.
-TO_RUN, NOT_HERE = "to run", "not here"
+# How `./ringside status` labels the problems of missing runs: of those that were begun without success, or
+# have only records under other keys; and of those that the site cannot execute.
+BEGUN, NOT_HERE = "to run", "not here"
 
 
 @dataclass(frozen=True)
@@ -59,7 +59,7 @@ class Problem:
     """Runs that are not ok for the same reason.
 
     Attributes:
-        status: Their status, or TO_RUN or NOT_HERE for runs without a record.
+        status: Their status, or BEGUN or NOT_HERE for runs without a record.
         reason: The reason; a number that differs between runs is a range.
         count: Number of runs.
         first: Name of the first run.
@@ -97,7 +97,7 @@ class CampaignStatus:
     Attributes:
         n_planned: Number of runs planned so far.
         n_executable: Number of these that the site can execute.
-        statuses: Number of records by status.
+        statuses: Number of runs that have a record, by status.
         n_left: Number of runs without a record.
         left_s: How long they will take; None while no run has ended.
         repeat_command: The command that repeats runs, "" if there are none to repeat.
@@ -237,7 +237,7 @@ def split_started(
     jobs: Sequence[Job] | None,
     now: float,
 ) -> tuple[list[UnderWay], list[tuple[str, str, str]]]:
-    """Return the measurements under way, and the problems of the others that began: (TO_RUN, reason, name).
+    """Return the measurements under way, and the problems of the others that began: (BEGUN, reason, name).
 
     Args:
         campaign: The campaign.
@@ -257,7 +257,7 @@ def split_started(
             label = f"{labels.get(name, '')}{name}"
             under_way.append(read_under_way(label, attempt_folder, campaign.by_id.get(name), now))
         elif situation not in (Situation.UNDER_WAY, Situation.NOT_RUN):
-            problems.append((TO_RUN, reason.removeprefix(NO_RECORD_PREFIX), name))
+            problems.append((BEGUN, reason.removeprefix(NO_RECORD_PREFIX), name))
     return under_way, problems
 
 
@@ -300,7 +300,7 @@ def group_problems(problems: Iterable[tuple[str, str, str]]) -> list[Problem]:
     ]
     repeatable = [status for status in RunStatus if status.suggests_repeat]
     order: dict[str, int] = {
-        status: position for position, status in enumerate((*repeatable, TO_RUN, NOT_HERE))
+        status: position for position, status in enumerate((*repeatable, BEGUN, NOT_HERE))
     }
     return sorted(merged, key=lambda problem: (order.get(problem.status, len(order)), -problem.count))
 
@@ -335,10 +335,8 @@ def is_active(attempt_folder: Path, jobs: Sequence[Job] | None, limit_s: float, 
 
 def start_time(attempt_folder: Path) -> float:
     """Return the Unix time at which an attempt began, s."""
-    return (
-        parse_date(attempts.read_supervisor(attempt_folder).get("started_at"))
-        or attempt_folder.stat().st_mtime
-    )
+    begun_at = attempts.read_supervisor(attempt_folder).get("started_at")
+    return parse_date(begun_at) or attempt_folder.stat().st_mtime
 
 
 def read_under_way(name: str, attempt_folder: Path, run: Run | None, now: float) -> UnderWay:

@@ -18,9 +18,7 @@ class Situation(StrEnum):
     NOT_EXECUTABLE = "not-executable"  # this site cannot execute it
     UNDER_WAY = "under-way"
     BEGUN_ELSEWHERE = "begun-elsewhere"  # another node began it: it can be under way there, or was killed
-    UNFINISHED = (
-        "unfinished"  # its latest attempt was lost or stopped, or its supervisor failed or was killed
-    )
+    UNFINISHED = "unfinished"  # its latest attempt ended without a record
     OLD = "old"  # only records under other keys: of other software, code, data or settings
     NOT_RUN = "not-run"
 

@@ -1,7 +1,7 @@
 """Read and check records of runs and of other measurements.
 
-`load_record` checks a record against its schema, and `find_contradiction` against the plan of its run. Neither
-raises an error for a broken record: its status is BROKEN. `plan.record_status` reads only the status.
+`load_record` checks a record against its schema, and `find_contradiction` against the plan of its run.
+Neither raises an error for a broken record: its status is BROKEN. `plan.record_status` reads only the status.
 """
 
 from collections.abc import Mapping
