@@ -65,7 +65,7 @@ class Launcher(Protocol):
         """
 
     def raise_if_lost(self, log: Path) -> None:
-        """Raise AttemptLost if the log or the scheduler reports that a node or the job is gone.
+        """Raise AttemptLost if a node or the job is gone, or if the scheduler started no rank.
 
         `run_ranks` calls it if ranks failed or reached the time limit, before it asks `explain`.
         """
@@ -80,7 +80,7 @@ class Launcher(Protocol):
             log: The log of the ranks.
 
         Raises:
-            AttemptLost: If the scheduler started no rank.
+            AttemptLost: If the scheduler does not answer.
         """
 
     def kill_ranks(self) -> None:

@@ -20,12 +20,11 @@ from launchers.clients import CLIENT_TIMEOUT_S
 from launchers.exit_reasons import starter_failure_reason
 from launchers.jobs import cores_per_task, job_ended_error, outside_of_job_error, select_hosts
 from launchers.log import read_end
-from launchers.oom_evidence import format_oom_reason
+from launchers.oom_evidence import NODE_MEMORY, format_oom_reason
 from launchers.processes import kill, spawn
 from launchers.protocol import GRACE_S, AttemptLost
 from launchers.variables import kept_variables
 from ranks.worker import energy
-from ranks.worker.out_of_memory import HOST as NODE_MEMORY
 from sites import slurm as slurm_clients
 from sites import virtual
 
@@ -37,7 +36,6 @@ _OOM_LINE = re.compile(
     r"^(?:slurmstepd\S*: |\[\S+\] )?error: .*(?:Detected \d+ oom[-_]kill event|exceeded memory limit)"
 )
 _EXIT_CODE = re.compile(r"Exited with exit code (\d+)")
-_STATE = re.compile(r"\bJobState=(\w+)")
 _FIELD = re.compile(r"(?:^|\s)(\w+)=(\S*)")
 RUNNING = "RUNNING"
 JOB_STATE_OOM = "OUT_OF_MEMORY"
@@ -73,17 +71,9 @@ def current_job() -> Job | None:
     number = os.environ.get("SLURM_JOB_ID")
     if not number:
         return None
-    answer = query_slurm("scontrol", "show", "job", number, "--oneliner")
-    fields: dict[str, str] = {}
-    for name, value in _FIELD.findall(answer):
-        # The first value counts: the comment of a job, which comes last, can look like a field.
-        fields.setdefault(name, value)
-    try:
-        hosts = query_slurm("scontrol", "show", "hostnames", fields["NodeList"]).split()
-        return Job(number, hosts, _seconds(fields["SubmitTime"]), _seconds(fields["StartTime"]))
-    except (KeyError, ValueError) as error:  # a job that is just starting or ending
-        text = f"scontrol does not describe job {number} ({error})"
-        raise AttemptLost(Note("scheduler-silent", text, program="scontrol", answer=answer[:300])) from None
+    nodes, submitted, started = _job_fields(number, "NodeList", "SubmitTime", "StartTime")
+    hosts = query_slurm("scontrol", "show", "hostnames", nodes).split()
+    return Job(number, hosts, _seconds(submitted), _seconds(started))
 
 
 def job_state(number: str) -> str:
@@ -92,8 +82,23 @@ def job_state(number: str) -> str:
     Raises:
         AttemptLost: If Slurm does not answer or has no such job.
     """
-    state = _STATE.search(query_slurm("scontrol", "show", "job", number, "--oneliner"))
-    return state[1] if state else "unknown"
+    (state,) = _job_fields(number, "JobState")
+    return state
+
+
+def _job_fields(number: str, *names: str) -> list[str]:
+    """Return fields of a job.
+
+    Raises:
+        AttemptLost: If Slurm does not answer, or the answer lacks a field, as of a job that starts or ends.
+    """
+    answer = query_slurm("scontrol", "show", "job", number, "--oneliner")
+    # The first value counts: the comment of a job, which comes last, can look like a field.
+    fields = dict(reversed(_FIELD.findall(answer)))
+    if missing := [name for name in names if fields.get(name, "Unknown") == "Unknown"]:
+        text = f"scontrol does not describe job {number} (no {missing[0]})"
+        raise AttemptLost(Note("scheduler-silent", text, program="scontrol", answer=answer[:300]))
+    return [fields[name] for name in names]
 
 
 class Slurm:
@@ -171,28 +176,31 @@ class Slurm:
 
     def raise_if_lost(self, log: Path) -> None:
         """See Launcher. Reads the state of the job and the messages of srun."""
-        # The training caused OUT_OF_MEMORY, so it is a result of the run (`explain`). Every other state, such
-        # as PREEMPTED, NODE_FAIL or TIMEOUT, means that Slurm ended the job: the attempt is lost, and the run
-        # is repeated.
+        # The training caused OUT_OF_MEMORY, so it is a result of the run (`explain`). In every other state,
+        # such as PREEMPTED, NODE_FAIL or TIMEOUT, Slurm has ended the job, so the attempt is lost.
         if (state := job_state(self.job["number"])) not in (RUNNING, JOB_STATE_OOM):
             raise job_ended_error(str(self.job["number"]), state)
-        for line in read_end(log).splitlines():
-            if line.startswith("srun: ") and any(sign in line for sign in _LOST_JOB_SIGNS):
+        lines = read_end(log).splitlines()
+        messages = [line for line in lines if line.startswith("srun: ")]
+        for line in messages:
+            if any(sign in line for sign in _LOST_JOB_SIGNS):
                 raise AttemptLost(Note("node-or-job-gone", line))
+        # If srun failed, reports no rank, and nobody else printed anything, it started no rank.
+        only_slurm = all(line.startswith(("srun: ", "slurmstepd: ")) for line in lines if line.strip())
+        reports_rank = any(_TASK_ERROR.fullmatch(line) or _OOM_LINE.match(line) for line in lines)
+        if self._process and self._process.poll() and messages and only_slurm and not reports_rank:
+            raise AttemptLost(Note("not-started", messages[-1]))
 
     def explain(self, exit_statuses: Sequence[int | None], log: Path) -> Note:
         """See Launcher. Reads the messages of srun: memory ran out, or the first failed task."""
         log_lines = read_end(log).splitlines()
-        lines = [line for line in log_lines if line.startswith("srun: ")]
-        errors = [error for line in lines if (error := _TASK_ERROR.fullmatch(line))]
+        errors = [error for line in log_lines if (error := _TASK_ERROR.fullmatch(line))]
         if scheduler_reason := _slurm_oom_reason(errors, log_lines):
             return scheduler_reason
         if errors:
             host, rank, other_ranks, ending = errors[0].groups()
             text = f"rank {rank}{other_ranks} on {host}: {ending.lower()}"
             return Note("rank-failed", text, rank=int(rank), host=host, exit_status=_exit_status(ending))
-        if lines and all(line.startswith(("srun: ", "slurmstepd: ")) for line in log_lines if line.strip()):
-            raise AttemptLost(Note("not-started", lines[-1]))  # the ranks printed nothing: srun itself failed
         return starter_failure_reason("srun", exit_statuses[0] or 0)
 
     def kill_ranks(self) -> None:

@@ -257,7 +257,7 @@ def reference_before(
 def _ancestors() -> tuple[int, str | None]:
     """Return the ids of the parent (a shell or the prefork server) and the grandparent (Snakemake).
 
-    They change if one of both ends, since the system then gives its children another parent.
+    They change if either ends, because the system then gives its children another parent.
     """
     parent = os.getppid()
     try:
