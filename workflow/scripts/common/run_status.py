@@ -38,5 +38,3 @@ class RunStatus(StrEnum):
 NO_RECORD_STATUSES = (RunStatus.MISSING,)
 #: Statuses of a record that exists.
 RECORD_STATUSES = tuple(status for status in RunStatus if status not in NO_RECORD_STATUSES)
-#: Statuses that supervisors write.
-WRITTEN_STATUSES = tuple(status for status in RECORD_STATUSES if status is not RunStatus.BROKEN)

@@ -95,7 +95,9 @@ def run_ranks(
             status, exit_statuses = _wait(processes, started + site.time_limit_s)
             reason = None
             if status != RunStatus.OK:
-                _raise_if_lost(launcher, log)
+                if inaccessible := find_inaccessible_path(read_end(log)):
+                    raise AttemptLost(inaccessible)
+                launcher.raise_if_lost(log)
                 reason = _explain_failure(launcher, status, exit_statuses, log, site)
                 _raise_if_lost_by_exit_status(launcher, reason)
         finally:
@@ -140,13 +142,6 @@ def _wait(
         if failed_at is None and now > deadline:
             return RunStatus.TIMEOUT, ()
         time.sleep(POLL_S)
-
-
-def _raise_if_lost(launcher: Launcher, log: Path) -> None:
-    """Raise AttemptLost if a node cannot access a path, or a node or the job is gone."""
-    if inaccessible := find_inaccessible_path(read_end(log)):
-        raise AttemptLost(inaccessible)
-    launcher.raise_if_lost(log)
 
 
 def _explain_failure(

@@ -371,7 +371,11 @@ class Campaign:
         needed = sorted(
             searching.union(self.by_id[run_id].framework.environment for run_id in self.record_paths)
         )
-        return {name: str(self._stamp(name)) for name in lineage(needed, realization=self.site.realization)}
+        site = self.site
+        return {
+            name: str(environment_stamp(site.cache, name, site.variant, site.realization))
+            for name in lineage(needed, realization=site.realization)
+        }
 
     @cached_property
     def _searched_runs(self) -> list[Run]:
@@ -491,9 +495,6 @@ class Campaign:
     def _paths(self) -> dict[str, str]:
         """Paths of records by run_id, filled on demand because keys take time."""
         return {}
-
-    def _stamp(self, environment: str) -> Path:
-        return environment_stamp(self.site.cache, environment, self.site.variant, self.site.realization)
 
 
 def _describe_skipped(reason: Note, runs: Sequence[Run]) -> Note:
