@@ -14,9 +14,9 @@ from typing import Any
 
 from common.files import format_utc
 from common.notes import Note
-from common.shell import Program, Unanswered, query_with_retries
+from common.shell import Program, Unanswered
 from declared.site import Site
-from launchers.clients import CLIENT_TIMEOUT_S
+from launchers.clients import CLIENT_TIMEOUT_S, query_scheduler
 from launchers.exit_reasons import starter_failure_reason
 from launchers.jobs import cores_per_task, job_ended_error, outside_of_job_error, select_hosts
 from launchers.log import read_end
@@ -276,12 +276,7 @@ def query_slurm(*command: str) -> str:
     Raises:
         AttemptLost: If it fails three times, 2 s apart.
     """
-    try:
-        return query_with_retries(lambda: slurm_clients.run_client(*command))
-    except Unanswered as unanswered:
-        answer = str(unanswered)
-    text = f"{command[0]}: {answer.removeprefix(f'{command[0]}: ')}"
-    raise AttemptLost(Note("scheduler-silent", text, program=command[0], answer=answer))
+    return query_scheduler(lambda: slurm_clients.run_client(*command), command[0], command[0])
 
 
 def _slurm_oom_reason(errors: Sequence[re.Match[str]], log_lines: Sequence[str]) -> Note | None:
