@@ -7,7 +7,6 @@ import signal
 import subprocess
 import time
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from datetime import datetime
 from pathlib import Path
 from typing import Any
@@ -52,28 +51,18 @@ _LOST_JOB_SIGNS = (
 )
 
 
-@dataclass(frozen=True)
-class Job:
-    """The Slurm job that this process runs in; times are Unix times in s."""
-
-    number: str
-    hosts: list[str]
-    submitted_at: float
-    started_at: float
+def job_number() -> str | None:
+    """Return the number of the Slurm job that this process runs in, or None."""
+    return os.environ.get("SLURM_JOB_ID") or None
 
 
-def current_job() -> Job | None:
-    """Return the job that this process runs in, or None.
+def job_hosts(number: str) -> list[str]:
+    """Return the nodes of a job.
 
     Raises:
-        AttemptLost: If Slurm does not answer.
+        AttemptLost: If Slurm does not answer or has no such job.
     """
-    number = os.environ.get("SLURM_JOB_ID")
-    if not number:
-        return None
-    nodes, submitted, started = _job_fields(number, "NodeList", "SubmitTime", "StartTime")
-    hosts = query_slurm("scontrol", "show", "hostnames", nodes).split()
-    return Job(number, hosts, _seconds(submitted), _seconds(started))
+    return query_slurm("scontrol", "show", "hostnames", *_job_fields(number, "NodeList")).split()
 
 
 def job_state(number: str) -> str:
@@ -105,20 +94,17 @@ class Slurm:
     """Implement launchers.protocol.Launcher. A run uses the first nodes of the job."""
 
     def __init__(self, site: Site, spec: Mapping[str, Any], mpi: bool = False) -> None:
-        job = current_job()
-        if job is None:
+        number = job_number()
+        if number is None:
             raise outside_of_job_error(
                 site, "a Slurm job", "use snakemake --profile slurm, or ./ringside submit"
             )
-        self.hosts = select_hosts(site, job.hosts, spec["nodes"], f"Slurm job {job.number}")
+        submitted, started = _job_fields(number, "SubmitTime", "StartTime")
+        self.hosts = select_hosts(site, job_hosts(number), spec["nodes"], f"Slurm job {number}")
         self._site, self._spec, self._mpi = site, spec, mpi
         self.name = f"ringside-{spec['run_id']}"[:200]
         self._process: subprocess.Popen[bytes] | None = None
-        self.job = {
-            "number": job.number,
-            "submitted_at": format_utc(job.submitted_at),
-            "started_at": format_utc(job.started_at),
-        }
+        self.job = {"number": number, "submitted_at": _to_utc(submitted), "started_at": _to_utc(started)}
         if site.placement == "virtual" and "bandwidth_bytes_s" in spec:
             virtual.limit_links(self.hosts, spec["bandwidth_bytes_s"])
 
@@ -306,9 +292,9 @@ def _exit_status(ending: str) -> int | None:
     return next((-number for number in signal.valid_signals() if signal.strsignal(number) == name), None)
 
 
-def _seconds(text: str) -> float:
-    """Return the Unix time of a local time as Slurm prints it."""
-    return datetime.fromisoformat(text).timestamp()
+def _to_utc(text: str) -> str:
+    """Return a local time, as Slurm prints it, in UTC."""
+    return format_utc(datetime.fromisoformat(text).timestamp())
 
 
 launcher_class = Slurm

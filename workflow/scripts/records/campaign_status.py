@@ -166,7 +166,6 @@ def read_campaign_status(
     records = cache.read_all(campaign.record_paths)
     benchmark_records = cache.read_all(benchmarks.record_paths)
     timing_records = cache.read_all(timings.record_paths)
-    left = [campaign.by_id[run_id] for run_id in campaign.record_paths if run_id not in records]
     started: dict[str, Path] = {}
     for folder_name, record_paths, read_records in (
         ("runs", campaign.record_paths, records),
@@ -192,7 +191,7 @@ def read_campaign_status(
         n_executable=len(campaign.record_paths),
         statuses=dict(Counter(record["status"] for record in records.values())),
         under_way=under_way,
-        n_left=len(left),
+        n_left=len(campaign.record_paths) - len(records),
         left_s=estimate_time_left(
             campaign,
             records,
