@@ -219,13 +219,13 @@ def allocate(site: Site, nodes: int, arguments: Sequence[str]) -> int:
     command = ["salloc", "--quiet", "--job-name=ringside-node-check", time_option, *options, *program]
     environment = {**outside(), "PYTHONPATH": str(SCRIPTS)}
     try:
-        status = subprocess.run(command, cwd=CHECKOUT, env=environment, check=False).returncode
+        exit_status = subprocess.run(command, cwd=CHECKOUT, env=environment, check=False).returncode
     except FileNotFoundError:
         raise InputError("not-installed", "is not installed on this machine", file="salloc") from None
-    if status not in (0, SLOW_STATUS):
+    if exit_status not in (0, SLOW_STATUS):
         hint = f"./ringside doctor --site {site.name} names what to correct"
-        raise InputError("command-failed", f"ended with status {status}", file="node check", hint=hint)
-    return status
+        raise InputError("command-failed", f"ended with status {exit_status}", file="node check", hint=hint)
+    return exit_status
 
 
 def check_nodes(site: Site, nodes: int | None = None, out: Path | None = None) -> int:
