@@ -861,7 +861,7 @@ def test_status_79_of_srun_is_an_inaccessible_path(
         assert code_and_facts(outcome.reason) == failure(1, "node2", code)
 
 
-def test_failure_before_the_deadline_is_no_timeout(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_failure_before_the_deadline_is_not_a_timeout(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(launch, "GRACE_S", 0.05)
     processes: Any = [SimpleNamespace(poll=lambda: 3), SimpleNamespace(poll=lambda: None)]
     assert launch._wait(processes, time.monotonic()) == (RunStatus.FAILED, [3, None])
