@@ -38,7 +38,7 @@ changed = CALL.content.changed
 # Records that tables and figures depend on, although most of their programs read only runs.csv and epochs.csv.
 REQUIRED_RECORDS = CALL.required_records
 REQUIRED_INPUTS = [*REQUIRED_RECORDS, f"{RESULTS}/design.csv"] if CAMPAIGN.mode != "published" else []
-records_of_block = CAMPAIGN.records_of_block
+record_paths_of_block = CAMPAIGN.record_paths_of_block
 
 # A run takes the whole machine, every other job at least 1, so that nothing else loads the machine during a run.
 workflow.register_resource("machine", 100)

@@ -40,7 +40,7 @@ if PREVIEW:
     rule preview:
         """Draw the figures of the first block, as `ringside preview` does. If that fails, the campaign goes on."""
         input:
-            CAMPAIGN.records_of_block(CAMPAIGN.blocks[0]),
+            CAMPAIGN.record_paths_of_block(CAMPAIGN.blocks[0]),
         output:
             done=touch(PREVIEW[0]),
         log:

@@ -7,7 +7,7 @@
 from plan.scheduling import concurrent_share
 
 NETWORK_CSV = BENCHMARKS.table
-REQUIRED_BENCHMARKS = list(BENCHMARKS.outputs.values()) if CAMPAIGN.is_measuring else []
+REQUIRED_BENCHMARKS = list(BENCHMARKS.record_paths.values()) if CAMPAIGN.is_measuring else []
 NETWORK_RECORDS = [*REQUIRED_BENCHMARKS, NETWORK_CSV] if BENCHMARKS.has_results else []
 
 
@@ -62,7 +62,7 @@ if CAMPAIGN.mode != "published":
     rule network_records:
         """Gather the collective benchmarks into network.csv, whether or not they succeeded."""
         input:
-            benchmarks=REQUIRED_BENCHMARKS or BENCHMARKS.available(),
+            benchmarks=REQUIRED_BENCHMARKS or BENCHMARKS.existing_record_paths(),
             changed=changed("network_records", program_sources("network.gather")),
         output:
             network=NETWORK_CSV,

@@ -49,7 +49,7 @@ rule manifest:
         [file for product in MADE.values() for file in product["files"]],
         PRODUCTS.record_files("runs", "epochs", "network", "phases", "trace_steps", "replay_steps"),
         changed=changed("manifest", program_sources("provenance.manifest")),
-        records=REQUIRED_RECORDS or CAMPAIGN.available(),
+        records=REQUIRED_RECORDS or CAMPAIGN.existing_record_paths(),
     output:
         manifest=MANIFEST,
     log:
@@ -86,7 +86,7 @@ rule archived:
     """Write the archive: the workflow, the records, their products, and a description."""
     input:
         manifest=MANIFEST,
-        records=REQUIRED_INPUTS or CAMPAIGN.available(),
+        records=REQUIRED_INPUTS or CAMPAIGN.existing_record_paths(),
         changed=changed("archived", program_sources("provenance.archive")),
     output:
         archive=f"{RESULTS}/{STUDY}.tar.gz",

@@ -23,7 +23,7 @@ rule aggregate:
     input:
         design=f"{RESULTS}/design.csv",
         changed=changed("aggregate", program_sources("records.aggregate")),
-        records=REQUIRED_RECORDS or CAMPAIGN.available(),
+        records=REQUIRED_RECORDS or CAMPAIGN.existing_record_paths(),
     output:
         runs=f"{RESULTS}/runs.csv",
         epochs=f"{RESULTS}/epochs.csv",

@@ -18,9 +18,9 @@ PILOT_FILES = PRODUCTS.files_of_program("replication.pilot")
 if WANTED.adaptive and CAMPAIGN.is_measuring:
 
     REQUIRED = Required(CAMPAIGN, lambda block: checkpoints.replication.get(block=block).output.decision)
-    REQUIRED_RECORDS = lambda wildcards: REQUIRED.records()
-    REQUIRED_INPUTS = lambda wildcards: [*REQUIRED.records(), f"{RESULTS}/design.csv"]
-    records_of_block = REQUIRED.of_block
+    REQUIRED_RECORDS = lambda wildcards: REQUIRED.record_paths()
+    REQUIRED_INPUTS = lambda wildcards: [*REQUIRED.record_paths(), f"{RESULTS}/design.csv"]
+    record_paths_of_block = REQUIRED.record_paths_of_block
 
     localrules:
         replication,
@@ -28,7 +28,7 @@ if WANTED.adaptive and CAMPAIGN.is_measuring:
     checkpoint replication:
         """Decide after a block which cells get a run in the next block, because they miss the interval target."""
         input:
-            records=lambda wildcards: REQUIRED.records(int(wildcards.block)),
+            records=lambda wildcards: REQUIRED.record_paths(int(wildcards.block)),
             changed=changed("replication", program_sources("replication.decide")),
         output:
             decision=f"{RESULTS}/replication/block-{{block}}.json",

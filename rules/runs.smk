@@ -19,14 +19,14 @@ BLOCK = config.get("block")
 GEOMETRIES = {run_id: run.geometry for run_id, run in CAMPAIGN.by_id.items()}
 
 SEARCHES = exit_on_input_error(lambda: BatchSearches(CAMPAIGN))
-REQUIRED_SEARCHES = list(SEARCHES.outputs.values())
+REQUIRED_SEARCHES = list(SEARCHES.record_paths.values())
 BATCH_SIZES_JSON = display_path(batch_size_file(STUDY, SITE))
 
 
 rule runs:
     """Train every run of the design that has no record yet (with --config block=N, those of that block)."""
     input:
-        REQUIRED_RECORDS if BLOCK is None else exit_on_input_error(lambda: records_of_block(BLOCK)),
+        REQUIRED_RECORDS if BLOCK is None else exit_on_input_error(lambda: record_paths_of_block(BLOCK)),
 
 
 if NODE_CHECK:

@@ -11,7 +11,7 @@
 from common.files import display_path
 from plan.strategies import strategy_file
 
-REQUIRED_TIMINGS = list(TIMINGS.outputs.values()) if CAMPAIGN.is_measuring else []
+REQUIRED_TIMINGS = list(TIMINGS.record_paths.values()) if CAMPAIGN.is_measuring else []
 COSTS_CSV, MESSAGES_CSV = (str(CAMPAIGN.table_file(name)) for name in ("costs", "messages"))
 COSTS_FILES = PRODUCTS.files_of_program("strategies.costs_table")
 FOUND_FILES = PRODUCTS.files_of_program("strategies.study_search")

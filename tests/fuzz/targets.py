@@ -49,12 +49,12 @@ from plan.batch_sizes import read_batch_sizes
 from plan.binding import read_binding
 from plan.campaign import published_tables
 from plan.design import plan_design
-from plan.record_checks import load_record
 from plan.strategies import read_strategies
 from provenance.manifest import read_manifest
 from provenance.verify import describe_difference
 from ranks.frameworks.lbann.output import LastWords, Output, UnreadableError, row
 from records.aggregate import epoch_lines
+from records.record_checks import load_record
 from runs.epochs import read_epochs
 from support.bundles import Bundle
 from support.recorded import content as record_content

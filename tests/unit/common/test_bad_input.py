@@ -39,8 +39,8 @@ from declared.site import load_site
 from declared.study import load_study
 from declared.topologies import TopologyKeys
 from plan.design import plan_design
-from plan.record_checks import load_record
 from provenance import manifest
+from records.record_checks import load_record
 from support.recorded import content as record_content
 from support.synthetic import campaign, write_frames
 

@@ -32,10 +32,10 @@ def test_what_was_found_stays_mended(file: Path, tmp_path: Path) -> None:
 
 
 def test_a_traceback_is_a_finding(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("plan.record_checks.check", lambda *_: {}["no such key"])
+    monkeypatch.setattr("records.record_checks.check", lambda *_: {}["no such key"])
     with pytest.raises(KeyError):
         call(TARGETS["record"], TARGETS["record"].seeds()[0], tmp_path)
     monkeypatch.setattr(
-        "plan.record_checks.check", lambda *_: (_ for _ in ()).throw(InputError("code", "two\nlines"))
+        "records.record_checks.check", lambda *_: (_ for _ in ()).throw(InputError("code", "two\nlines"))
     )
     call(TARGETS["record"], TARGETS["record"].seeds()[0], tmp_path)

@@ -22,6 +22,7 @@ from common import shell
 from common.errors import InputError
 from common.notes import Note
 from common.program_sources import SCRIPTS
+from common.run_status import RunStatus
 from common.shell import INACCESSIBLE, INACCESSIBLE_STATUS, Program
 from declared.site import Site, load_site
 from launchers import launch, processes
@@ -735,6 +736,15 @@ def test_job_that_slurm_does_not_describe_loses_the_attempt(
     assert lost.value.reason.code == "scheduler-silent"
 
 
+def test_state_that_slurm_does_not_report_loses_the_attempt(
+    slurm: Launcher, put_program: Callable[[str, str], None], tmp_path: Path
+) -> None:
+    put_program("scontrol", SCONTROL.replace("JobState=RUNNING", "JobState"))
+    with pytest.raises(AttemptLost) as lost:
+        slurm.raise_if_lost(tmp_path / "log.txt")
+    assert lost.value.reason.code == "scheduler-silent"
+
+
 def test_comment_of_a_job_is_not_read_as_a_field(
     slurm: Launcher, put_program: Callable[[str, str], None]
 ) -> None:
@@ -851,11 +861,23 @@ def test_status_79_of_srun_is_an_inaccessible_path(
         assert code_and_facts(outcome.reason) == failure(1, "node2", code)
 
 
-def test_srun_that_started_no_rank_loses_the_attempt(slurm: Launcher, tmp_path: Path) -> None:
-    log = tmp_path / "log.txt"
-    log.write_text("srun: error: Slurm job 34 has expired\nsrun: Check SLURM_JOB_ID environment variable.\n")
-    with pytest.raises(AttemptLost, match="SLURM_JOB_ID"):
-        slurm.explain([1], log)
+def test_failure_before_the_deadline_is_not_a_timeout(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(launch, "GRACE_S", 0.05)
+    processes: Any = [SimpleNamespace(poll=lambda: 3), SimpleNamespace(poll=lambda: None)]
+    assert launch._wait(processes, time.monotonic()) == (RunStatus.FAILED, [3, None])
+    assert launch._wait(processes[1:], time.monotonic()) == (RunStatus.TIMEOUT, ())
+
+
+@pytest.mark.usefixtures("slurm")
+def test_srun_that_started_no_rank_loses_the_attempt(
+    tmp_path: Path, put_program: Callable[[str, str], None]
+) -> None:
+    messages = "srun: error: Slurm job 34 has expired\nsrun: Check SLURM_JOB_ID environment variable."
+    put_program("srun", f"#!/bin/sh\necho '{messages}' >&2\nexit 1\n")
+    put_program("squeue", "#!/bin/sh\n")
+    with pytest.raises(AttemptLost, match="SLURM_JOB_ID") as lost:
+        run(slurm_site(), tmp_path / "attempt-1", "", ranks_per_node=1)
+    assert lost.value.reason.code == "not-started"
 
 
 @pytest.mark.parametrize(

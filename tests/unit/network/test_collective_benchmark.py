@@ -206,7 +206,7 @@ def test_a_disturbed_benchmark_is_invalid(fake, study, tmp_path):
 def test_only_a_failed_attempt_is_repeated(fake, study, tmp_path):
     site = fake("#", "raise OSError('once')")
     benchmark = benchmark_of("pytorch-ddp", study, site)
-    out = benchmark.final_record(tmp_path, site)
+    out = benchmark.final_record_path(tmp_path, site)
     assert KIND.reuse_or_measure(study, site, benchmark, tmp_path)["status"] == "failed"
     (tmp_path / "framework" / "adapter.py").write_text(ADAPTER)
     out.unlink()

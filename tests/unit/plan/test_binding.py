@@ -15,7 +15,7 @@ from common.program_sources import SCRIPTS
 from declared.site import Site, load_site
 from declared.study import load_study
 from launchers import launch
-from launchers.protocol import AttemptLost, AttemptStopped
+from launchers.protocol import AttemptLost
 from network import measure as benchmarking
 from plan import binding
 from plan.binding import bind_results, check_bound, machine_id
@@ -23,6 +23,7 @@ from plan.collective_benchmarks import planned_benchmarks
 from plan.design import plan_design
 from plan.identity import plan_run
 from runs import attempts, other_measurements, supervise
+from runs.interruptions import AttemptStopped
 from support.one_run import one_run
 
 ROUNDS = 40
@@ -146,7 +147,7 @@ def test_a_launcher_that_is_lost_leaves_the_attempts_reason(
     for start in (run, benchmark):
         with pytest.raises(AttemptLost):
             start(load_site("local"), tmp_path)
-    reasons = [attempts.unfinished_attempts(folder.parent) for folder in tmp_path.rglob("attempt-1")]
+    reasons = [attempts.attempts_without_record(folder.parent) for folder in tmp_path.rglob("attempt-1")]
     assert reasons == [[{"attempt": 1, "reason": "lost: scontrol: no answer"}]] * 2
     assert measured == []
 

@@ -279,11 +279,11 @@ def test_a_design_is_current_until_runs_change() -> None:
 
 def test_a_block_that_is_not_there_is_refused() -> None:
     campaign = load_campaign(CONFIG)
-    assert campaign.records_of_block(1) and set(campaign.records_of_block(None)) == set(
+    assert campaign.record_paths_of_block(1) and set(campaign.record_paths_of_block(None)) == set(
         campaign.record_paths.values()
     )
     with pytest.raises(InputError) as refused:
-        campaign.records_of_block(99)
+        campaign.record_paths_of_block(99)
     error = refused.value
     assert (error.code, error.key, error.got) == ("unknown-name", "block", 99)
     assert error.expected == "one of 1, 2, 3, 4, 5"

@@ -67,7 +67,7 @@ def test_searches_are_repeated_by_name(
 ) -> None:
     monkeypatch.chdir(tmp_path)
     campaign = plan_campaign(study_of(), site)
-    ((name, output),) = largest.BatchSearches(campaign).outputs.items()
+    ((name, output),) = largest.BatchSearches(campaign).record_paths.items()
     Path(output).parent.mkdir(parents=True)
     Path(output).touch()
     assert select_measurements(campaign, "largest.*") == {f"largest.{name}": Path(output)}

@@ -92,7 +92,7 @@ def test_environment_is_built_while_its_runs_wait_for_strategies(site: Site) -> 
     campaign = campaign_of(study_of(parallelism=["found"]), site)
     assert campaign.record_paths == {} and "pytorch" in campaign.environments
     timings = Timings(campaign)
-    for name, output in timings.outputs.items():
+    for name, output in timings.record_paths.items():
         assert timings.environment(name) == campaign.environments["pytorch"]
         assert Path(output).parts[-4:-2] == ("costs", name)
 

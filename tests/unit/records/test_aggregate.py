@@ -21,11 +21,11 @@ from declared.site import load_site
 from plan.campaign import Campaign, plan_campaign
 from plan.design import Run
 from plan.identity import digests
-from plan.record_checks import load_record
 from plan.site_resources import cores_per_rank
 from ranks.worker.epoch_timer import COLUMNS
 from records.aggregate import aggregate_records, summarize, token_columns
 from records.next_commands import CampaignArguments, arguments_for
+from records.record_checks import load_record
 from records.run_rows import user_model_columns
 from runs import attempts
 from runs.epochs import mean_of_timed, read_epochs

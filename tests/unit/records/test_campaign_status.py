@@ -498,7 +498,7 @@ def test_timings_are_counted_like_benchmarks() -> None:
     """One is broken, and another one is under way."""
     study, site = load_study("found-strategies-virtual"), load_site("virtual-four")
     campaign_of_strategies = plan_campaign(study, site)
-    messages, *parts = (Path(path) for path in Timings(campaign_of_strategies).outputs.values())
+    messages, *parts = (Path(path) for path in Timings(campaign_of_strategies).record_paths.values())
     messages.parent.mkdir(parents=True)
     messages.write_text("{}")
     attempt = attempts.create_attempt_folder(parts[0].parent)

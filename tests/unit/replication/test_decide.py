@@ -36,28 +36,33 @@ def runs(tmp_path: Path) -> pd.DataFrame:
 
 
 def test_a_cell_that_is_not_precise_gets_another_run(runs: pd.DataFrame) -> None:
-    decided = decide.decision(runs, Replicates(3, 9, 0.1), 3)
-    check(decided, "decision", Path("block-3.json"))
+    decision = decide.decide(runs, Replicates(3, 9, 0.1), 3)
+    check(decision, "decision", Path("block-3.json"))
     assert {
-        name: (cell["n"], cell["reached"], cell["refine"]) for name, cell in decided["cells"].items()
+        name: (cell["n"], cell["reached"], cell["refine"]) for name, cell in decision["cells"].items()
     } == {
         ALONE: (3, BY_CHANCE, True),
         NOISY: (3, NO, True),
         FAILED: (0, NO, False),
     }
-    assert decided["cells"][FAILED]["half_width"] is None, "a cell without a successful run gets no more"
-    assert decided["cells"][ALONE]["expected"] == decided["cells"][NOISY]["expected"] == 9
+    assert decision["cells"][FAILED]["half_width"] is None, "a cell without a successful run gets no more"
+    assert decision["cells"][ALONE]["expected"] == decision["cells"][NOISY]["expected"] == 9
     facts = {"block": 3, "refined": [ALONE, NOISY], "not_precise": [NOISY, FAILED], "used_up": False}
-    assert decide.summary(decided).facts == facts
+    assert decide.summarize_decision(decision).facts == facts
 
 
 def test_nothing_is_refined_after_at_most_runs(runs: pd.DataFrame) -> None:
     assert not judge_cells(runs, Replicates(3, 3, 0.1))["refine"].any()
-    decided = decide.decision(runs, Replicates(3, 9, 0.9, {"batch_size": (16, 32)}), 9)
-    assert {name: cell["reached"] for name, cell in decided["cells"].items()}[FAILED] == NOT_ASKED
-    assert decide.summary(decided).facts == {"block": 9, "refined": [], "not_precise": [], "used_up": True}
-    decided = decide.decision(runs, Replicates(3, 9, 0.1), 9)
-    assert decide.summary(decided).facts == {
+    decision = decide.decide(runs, Replicates(3, 9, 0.9, {"batch_size": (16, 32)}), 9)
+    assert {name: cell["reached"] for name, cell in decision["cells"].items()}[FAILED] == NOT_ASKED
+    assert decide.summarize_decision(decision).facts == {
+        "block": 9,
+        "refined": [],
+        "not_precise": [],
+        "used_up": True,
+    }
+    decision = decide.decide(runs, Replicates(3, 9, 0.1), 9)
+    assert decide.summarize_decision(decision).facts == {
         "block": 9,
         "refined": [],
         "not_precise": [NOISY, FAILED],

@@ -8,10 +8,10 @@ from pathlib import Path
 import pytest
 
 from common.files import hold_lock
-from launchers.protocol import AttemptStopped
+from records.missing import Situation, describe_missing
 from runs import attempts
+from runs.interruptions import AttemptStopped
 from runs.machine_lock import machine_locked_by
-from runs.missing import Situation, describe_missing
 
 
 def finish(attempt: Path, text: str) -> None:
@@ -54,7 +54,7 @@ def test_seconds_of_earlier_attempts_are_counted(tmp_path: Path) -> None:
         with attempts.new_attempt(tmp_path) as folder:
             folders.append(folder)
     lost, aside, counted = folders
-    begun = datetime.fromisoformat(attempts.read_holder(lost)["started_at"]).timestamp()
+    begun = datetime.fromisoformat(attempts.read_supervisor(lost)["started_at"]).timestamp()
     for folder, name, seconds in (
         (lost, "log.txt", 30),
         (aside, "record.json", 12),
@@ -63,12 +63,12 @@ def test_seconds_of_earlier_attempts_are_counted(tmp_path: Path) -> None:
         (folder / name).write_text("")
         os.utime(folder / name, (begun + seconds,) * 2)
     for folder in folders:
-        os.utime(folder / attempts.HOLDER, (begun,) * 2)
+        os.utime(folder / attempts.SUPERVISOR_FILE, (begun,) * 2)
     (aside / attempts.PUT_ASIDE).write_text("later")
     os.utime(aside / attempts.PUT_ASIDE, (begun + 5000,) * 2)
     assert attempts.earlier_attempts_s(counted) == pytest.approx(42, abs=3)
     assert attempts.earlier_attempts_s(lost) == 0
-    (aside / attempts.HOLDER).unlink()
+    (aside / attempts.SUPERVISOR_FILE).unlink()
     assert attempts.earlier_attempts_s(counted) == pytest.approx(30, abs=2), "its beginning is not known"
 
 
@@ -82,14 +82,14 @@ def test_unfinished_attempts_have_their_reasons(tmp_path: Path) -> None:
     (cut_off / "record.json").write_text('{"run_id": "x", "sta')
     complete = attempts.create_attempt_folder(folder)
     finish(complete, "done")
-    assert attempts.unfinished_attempts(folder) == [
+    assert attempts.attempts_without_record(folder) == [
         {"attempt": 1, "reason": "lost: Node failure on node2 (job 17 on node1)"},
         {"attempt": 2, "reason": attempts.UNKNOWN_END},
         {"attempt": 3, "reason": "stopped by SIGTERM"},
         {"attempt": 4, "reason": attempts.UNKNOWN_END},
     ]
     assert attempts.latest_recorded_attempt(folder) == complete
-    assert attempts.unfinished_attempts(tmp_path / "nothing") == []
+    assert attempts.attempts_without_record(tmp_path / "nothing") == []
 
 
 def test_variables_of_a_killed_supervisor_are_removed(tmp_path: Path) -> None:
@@ -103,34 +103,38 @@ def test_variables_of_a_killed_supervisor_are_removed(tmp_path: Path) -> None:
 
 def test_unwritable_reason_raises_nothing(tmp_path: Path) -> None:
     attempts.write_unfinished_reason(Path("/dev/null/attempt-1"), "no space left on device")
-    assert attempts.unfinished_attempts(tmp_path) == []
+    assert attempts.attempts_without_record(tmp_path) == []
 
 
 def test_attempt_is_under_way_until_it_ends(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("RINGSIDE_LOCK", str(tmp_path / "machine.lock"))
     monkeypatch.setenv("SLURM_JOB_ID", "17")
-    final_record = tmp_path / "run" / "key" / "record.json"
-    assert describe_missing(final_record).situation == Situation.NOT_STARTED
-    assert attempts.current_attempt(final_record.parent) is None
+    final_record_path = tmp_path / "run" / "key" / "record.json"
+    assert describe_missing(final_record_path).situation == Situation.NOT_RUN
+    assert attempts.current_attempt(final_record_path.parent) is None
 
-    folder = final_record.parent
+    folder = final_record_path.parent
     with (
         pytest.raises(AttemptStopped),
-        attempts.exclusive(folder, "a run"),
+        attempts.lock_run_and_machine(folder, "a run"),
         attempts.new_attempt(folder) as attempt,
     ):
-        holder = attempts.read_holder(attempt)
-        assert (holder["process"], holder["host"], holder["job"]) == (os.getpid(), os.uname().nodename, "17")
+        supervisor = attempts.read_supervisor(attempt)
+        assert (supervisor["process"], supervisor["host"], supervisor["job"]) == (
+            os.getpid(),
+            os.uname().nodename,
+            "17",
+        )
         assert attempts.current_attempt(folder) == attempt
-        situation, reason = describe_missing(final_record)
+        situation, reason = describe_missing(final_record_path)
         assert (situation, reason.facts) == (Situation.UNDER_WAY, {"attempt": 1})
         assert f"process {os.getpid()} on" in (machine_locked_by() or "")
         raise AttemptStopped("SIGTERM")
-    situation, reason = describe_missing(final_record)
+    situation, reason = describe_missing(final_record_path)
     facts = reason.facts
     assert (situation, facts["attempt"]) == (Situation.UNFINISHED, 1)
     assert "SIGTERM" in facts["reason"] and "job 17 on" in facts["reason"]
-    assert attempts.current_attempt(final_record.parent) is None and machine_locked_by() is None
+    assert attempts.current_attempt(final_record_path.parent) is None and machine_locked_by() is None
 
 
 @pytest.mark.parametrize(
@@ -148,10 +152,10 @@ def test_an_attempt_names_its_schedulers_job(
     for name in attempts.JOB_VARIABLES:
         monkeypatch.delenv(name, raising=False)
     with attempts.new_attempt(tmp_path / "without") as attempt:
-        assert attempts.read_holder(attempt)["job"] is None
+        assert attempts.read_supervisor(attempt)["job"] is None
     monkeypatch.setenv(variable, value)
     with attempts.new_attempt(tmp_path / "with") as attempt:
-        assert attempts.read_holder(attempt)["job"] == job
+        assert attempts.read_supervisor(attempt)["job"] == job
 
 
 def test_lock_errors_other_than_a_missing_feature_are_raised(

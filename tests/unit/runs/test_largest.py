@@ -69,9 +69,9 @@ def test_largest_batch_is_searched_and_planned(
     peaks = {trial["batch_size"]: trial["memory_peak_bytes"] for trial in record["trials"]}
     assert 2e8 < peaks[2] < peaks[5] < MEMORY_BYTES
 
-    final_record = search.final_record(results, site)
-    final_record.unlink()
-    (final_record.parent / "attempt-1" / "record.json").unlink()
+    final_record_path = search.final_record_path(results, site)
+    final_record_path.unlink()
+    (final_record_path.parent / "attempt-1" / "record.json").unlink()
     monkeypatch.setattr(launch, "run_ranks", None)
     resumed = search_program.KIND.reuse_or_measure(study, site, search, results)
     assert resumed["attempt"] == 2 and resumed["trials"] == record["trials"]

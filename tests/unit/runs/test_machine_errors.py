@@ -18,9 +18,9 @@ from common.files import CHECKOUT
 from declared.replicates import Replicates
 from network.measure import KIND
 from plan import binding, decisions
-from plan.record_checks import load_record
 from records import power
 from records.aggregate import epoch_lines
+from records.record_checks import load_record
 from runs import attempts
 
 

@@ -17,9 +17,9 @@ from declared.study import load_study
 from environments.build import build
 from plan.campaign import plan_campaign
 from plan.identity import plan_run
-from plan.record_checks import find_contradiction
 from ranks.command.adapter import OUTPUT, PRINTED
 from records.aggregate import aggregate_records
+from records.record_checks import find_contradiction
 from runs.epochs import read_epochs
 from runs.own_commands import UNREADABLE, CommandTimes, measured_fields, read_times
 from runs.steps import quantiles

@@ -32,27 +32,21 @@ def end_run(progress: CampaignProgress, results: Path, record: dict[str, object]
 def test_line_counts_runs_done_left_and_not_ok(tmp_path: Path) -> None:
     left_s = iter([200.0, None])
     progress = CampaignProgress(tmp_path, "s", n_planned=4, n_done=1, left_s=lambda: next(left_s))
-    progress.count_run("b", "ok")
-    facts = progress.describe_end("b", "ok", "0.2 s/epoch").facts
+    facts = progress.end_run("b", "ok", "0.2 s/epoch").facts
     assert facts == {"done": 2, "planned": 4, "open": False, "left_s": 200.0, "not_ok": 0}
-    progress.count_run("c", "failed")
-    facts = progress.describe_end("c", "failed", "rank 0 ended").facts
+    facts = progress.end_run("c", "failed", "rank 0 ended").facts
     assert facts == {"done": 3, "planned": 4, "open": False, "left_s": None, "not_ok": 1}
-    progress.count_run("d", "ok")
-    assert progress.describe_end("d", "ok", "x").facts["done"] == 4
+    assert progress.end_run("d", "ok", "x").facts["done"] == 4
     ended = json.loads((tmp_path / "sessions" / "s.json").read_text())["ended"]
     assert [entry["run_id"] for entry in ended] == ["b", "c", "d"]
 
 
 def test_number_of_planned_runs_can_grow_until_decided(tmp_path: Path) -> None:
-    counts = iter([(1, True), (2, True), (2, False)])
+    counts = iter([(1, True), (3, True), (3, False)])
     progress = CampaignProgress(tmp_path, "s", n_planned=1, n_done=0, count_planned=lambda: next(counts))
-    progress.count_run("a", "ok")
-    lines = [progress.describe_end("a", "ok", "x") for _ in range(2)]
-    progress.count_run("b", "ok")
-    lines.append(progress.describe_end("b", "ok", "x"))
+    lines = [progress.end_run(run_id, "ok", "x") for run_id in "abc"]
     facts = [(line.facts["done"], line.facts["planned"], line.facts["open"]) for line in lines]
-    assert facts == [(1, 1, True), (1, 2, True), (2, 2, False)] and lines[0].startswith("[1/1] ok")
+    assert facts == [(1, 1, True), (2, 3, True), (3, 3, False)] and lines[0].startswith("[1/1] ok")
 
 
 def test_a_line_is_printed_when_snakemake_finishes_a_run(
@@ -63,9 +57,7 @@ def test_a_line_is_printed_when_snakemake_finishes_a_run(
     progress.follow_job("job_finished", 8, None, None)
     assert capsys.readouterr().out == "", "only runs have a line"
     end_run(progress, tmp_path, {"status": "timeout", "reason": "too slow"})
-    assert capsys.readouterr().out.startswith("[1/2] timeout a") and progress.describe_end(
-        "a", "timeout", "x"
-    )
+    assert capsys.readouterr().out.startswith("[1/2] timeout a")
 
 
 @pytest.mark.parametrize(
@@ -90,12 +82,11 @@ def test_a_timing_has_a_line_too(
 
 def test_disturbed_machine_is_reported_at_once(tmp_path: Path) -> None:
     progress = CampaignProgress(tmp_path, "s", n_planned=9, n_done=0)
-    hints = [codes(progress.disturbance_hints(disturbed)) for disturbed in [True] * 7]
+    hints = [codes(progress.count_disturbed(disturbed)) for disturbed in [True] * 7]
     assert hints == [["first-disturbed-run"], [], [], [], ["all-disturbed"], [], []]
     progress = CampaignProgress(tmp_path, "s", n_planned=9, n_done=0)
     assert [
-        len(list(progress.disturbance_hints(disturbed)))
-        for disturbed in (False, True, True, True, True, True)
+        len(list(progress.count_disturbed(disturbed))) for disturbed in (False, True, True, True, True, True)
     ] == [
         0,
         1,
@@ -192,10 +183,10 @@ def test_campaign_is_halted_after_three_equal_failures(tmp_path: Path) -> None:
         ("ok", "None"),
         *2 * [("failed", "rank 1 ended with status 1: ImportError")],
     ):
-        progress.failures.count_run(status, reason)
+        progress.failures.add_result(status, reason)
     assert not stops and progress.failures.halted is None
-    progress.failures.count_run("failed", "rank 0 ended with status 1: ImportError")
-    progress.failures.count_run("failed", "rank 0 ended with status 1: ImportError")
+    progress.failures.add_result("failed", "rank 0 ended with status 1: ImportError")
+    progress.failures.add_result("failed", "rank 0 ended with status 1: ImportError")
     assert stops == [1] and progress.failures.halted is not None
     assert progress.failures.halted.code == "same-failure" and progress.failures.halted.facts["runs"] == 3
     assert (
@@ -207,10 +198,10 @@ def test_no_run_begins_in_a_halted_campaign(tmp_path: Path, monkeypatch: pytest.
     monkeypatch.setenv(SESSION_VARIABLE, "s")
     progress = CampaignProgress(tmp_path, "s", 9, 0, stop_scheduling=lambda: None)
     raise_if_halted(tmp_path)
-    progress.count_run("a", "failed")
+    progress.end_run("a", "failed", "x")
     raise_if_halted(tmp_path)
     for _ in range(3):
-        progress.failures.count_run("failed", "the same")
+        progress.failures.add_result("failed", "the same")
     with pytest.raises(InputError) as refused:
         raise_if_halted(tmp_path)
     assert refused.value.code == "campaign-halted"
@@ -224,9 +215,9 @@ def test_no_run_begins_in_a_halted_campaign(tmp_path: Path, monkeypatch: pytest.
 def test_other_ends_do_not_halt_a_campaign(tmp_path: Path, statuses: list[str]) -> None:
     progress = CampaignProgress(tmp_path, "s", 9, 0, stop_scheduling=lambda: pytest.fail("it was stopped"))
     for status in statuses:
-        progress.failures.count_run(status, "the same")
+        progress.failures.add_result(status, "the same")
     for reason in ("ImportError", "MemoryError", "ImportError", "MemoryError"):
-        progress.failures.count_run("failed", reason)
+        progress.failures.add_result("failed", reason)
 
 
 @pytest.mark.parametrize(
@@ -319,5 +310,5 @@ def test_dry_run_names_each_batch_search(capsys: pytest.CaptureFixture[str]) -> 
 def test_keep_going_halts_no_campaign(tmp_path: Path) -> None:
     progress = CampaignProgress(tmp_path, "s", 9, 0)
     for _ in range(4):
-        progress.failures.count_run("failed", "the same")
+        progress.failures.add_result("failed", "the same")
     assert progress.failures.halted is None

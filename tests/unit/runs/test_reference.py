@@ -15,11 +15,12 @@ from common.program_sources import SCRIPTS
 from declared.site import load_site
 from declared.study import load_study
 from launchers import launch
-from launchers.protocol import AttemptLost, AttemptStopped, Launcher
+from launchers.protocol import AttemptLost, Launcher
 from plan.design import plan_design
 from plan.identity import plan_run
 from ranks.reference_work import DEFAULT_KIND, KINDS
 from runs import reference, supervise
+from runs.interruptions import AttemptStopped
 from runs.reference import ReferenceTime, earlier_times, geometry, measure_before, run_benchmark, usual_band
 from support.one_run import one_run
 

@@ -5,6 +5,7 @@ from dataclasses import replace
 import pytest
 
 from common.notes import Note
+from common.run_status import RunStatus
 from declared.site import load_site
 from runs import verdict
 from runs.usable import find_cause, usable_runs_note
@@ -41,6 +42,11 @@ def test_limits_of_disturbed_runs_are_those_of_their_reasons() -> None:
 )
 def test_cause_follows_from_status_and_reason(status: str, reason: str | None, cause: str) -> None:
     assert find_cause(status, reason).name == cause
+
+
+def test_only_invalid_runs_are_reported_as_invalid() -> None:
+    for status in set(RunStatus) - {RunStatus.OK, RunStatus.INVALID}:
+        assert find_cause(status, "disturbed").name != "invalid"
 
 
 def test_most_frequent_cause_comes_first() -> None:

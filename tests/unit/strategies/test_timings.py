@@ -23,12 +23,12 @@ from plan.collective_benchmarks import message_sizes
 from plan.design import plan_design
 from plan.timings import MESSAGES, Timing, planned_timings
 from runs import other_measurements
-from runs.missing import NOT_STARTED
 from strategies import gather, measure, study_search
 from support.benchmarked import benchmark_rows
 from support.timed_parts import study_of
 
 NAME = "quickstart"
+NOT_RUN = "absent: has not run"
 TABLES = {name: Path(f"{name}.csv") for name in ("costs", "messages", "network")}
 FROM_TABLES: dict[str, Any] = {"study": NAME, "site": "local", **TABLES, "out": Path("table")}
 
@@ -122,21 +122,21 @@ def test_missing_timings_are_named_and_nothing_written(real: Any, results: Path,
     real("planner")
     campaign = load_campaign({"study": NAME, "site": "local", "records": "available"})
     tables = gather.gather(campaign)
-    assert tables["costs"]["reason"].tolist() == tables["messages"]["reason"].tolist() == [NOT_STARTED]
+    assert tables["costs"]["reason"].tolist() == tables["messages"]["reason"].tolist() == [NOT_RUN]
     lines = gather.summary(tables)
     assert find_note(lines, "timings").facts == {"timings": 2, "ok": 0}
     parts = next(line for line in lines if "lenet-5" in line)
     assert (parts.code, parts.facts["status"], parts.facts["reason"]) == (
         "timing-not-ok",
         "missing",
-        NOT_STARTED,
+        NOT_RUN,
     )
     for name, table in tables.items():
         write_table(table, name, Path(f"{name}.csv"))
     write_table(line("all_reduce"), "network", Path("network.csv"))
     with pytest.raises(InputError) as refused:
         study_search.main(**FROM_TABLES)
-    assert refused.value.code == "measurement-failed" and refused.value.problem.endswith(NOT_STARTED)
+    assert refused.value.code == "measurement-failed" and refused.value.problem.endswith(NOT_RUN)
     assert "lenet-5" in refused.value.problem
     assert not Path("found.json").exists()
 
@@ -186,7 +186,7 @@ def test_a_broken_timing_is_one_line(results: Path, study: Study, site: Site) ->
         for candidate in planned_timings(plan_design(study, site), site)
         if candidate.kind == MESSAGES
     )
-    file = timing.final_record(results, site)
+    file = timing.final_record_path(results, site)
     file.parent.mkdir(parents=True)
     for text, words in (("{", [file.name, str(file.parent)]), ("{}", [file.name, "study"])):
         file.write_text(text)

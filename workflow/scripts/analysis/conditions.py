@@ -18,7 +18,7 @@ from analysis.records import (
     unsuccessful,
 )
 from common.notes import Note
-from common.run_status import RunStatus
+from common.run_status import NO_RECORD_STATUSES
 from common.text import number_of
 from common.units import LINK_RATES, Unit, in_one_unit
 from declared.factors import LARGEST, UNTRACED, factor_names, factor_rules
@@ -149,7 +149,7 @@ def run_counts_note(runs: pd.DataFrame, intervals: bool = True, counted: pd.Seri
 
 def _no_runs_note(runs: pd.DataFrame) -> Note:
     """Return the note for cells without successful runs, or without any run yet."""
-    return NO_RUN_YET if len(runs) and (runs["status"] == RunStatus.MISSING).all() else NO_SUCCESS
+    return NO_RUN_YET if len(runs) and runs["status"].isin(NO_RECORD_STATUSES).all() else NO_SUCCESS
 
 
 def measurement_note(runs: pd.DataFrame) -> Note:
@@ -243,10 +243,10 @@ def _missing_notes(runs: pd.DataFrame) -> list[str]:
         text = f"Missing: {len(missing)} of {number_of(cells, 'cell')}."
         notes.append(Note("cells-missing", text, cells=len(missing), of=cells))
     elsewhere = bad[~bad["cell"].isin([*missing, *ran_out])]
-    absent = elsewhere["status"] == RunStatus.MISSING
-    for rows, problem in ((elsewhere[absent], "not made"), (elsewhere[~absent], "excluded")):
+    is_missing = elsewhere["status"].isin(NO_RECORD_STATUSES)
+    for rows, problem in ((elsewhere[is_missing], "not made"), (elsewhere[~is_missing], "excluded")):
         if len(rows):
-            statuses = sorted(set(rows["status"]) - {RunStatus.MISSING})
+            statuses = sorted(set(rows["status"]).difference(NO_RECORD_STATUSES))
             why = f" ({', '.join(statuses)})" if statuses else ""
             text = f"{len(rows)} of {number_of(len(runs), 'run')} {problem}{why}."
             notes.append(Note("runs-missing", text, runs=len(rows), of=len(runs), statuses=statuses))

@@ -15,7 +15,7 @@ from analysis.level_words import level_texts, title
 from analysis.records import cell_levels, currency_of, successful
 from analysis.shares import run_seconds
 from common.notes import Note
-from common.run_status import RunStatus
+from common.run_status import NO_RECORD_STATUSES
 from common.text import number_of
 from common.units import Unit, choose_unit
 
@@ -158,7 +158,7 @@ def table(runs: pd.DataFrame, epochs: pd.DataFrame) -> tables.Table:
         display[f"cost ({currency_of(runs)})"] = data["cost"].map(tables.number)
     part_texts = [text for part, text in PART_TEXTS.items() if part in shown_parts]
     is_emulated = bool((runs["placement"] == "emulated").any())
-    n_missing = int((runs["status"] == RunStatus.MISSING).sum())
+    n_missing = int(runs["status"].isin(NO_RECORD_STATUSES).sum())
     notes = [
         Note(
             "parts-of-node-time", " ".join([*part_texts, EMULATED * is_emulated]).strip(), parts=shown_parts

@@ -6,18 +6,14 @@ from enum import StrEnum
 class RunStatus(StrEnum):
     """How a run ended, or why it has no result.
 
-    `launchers.launch.run_ranks` decides between OK, OOM, FAILED and TIMEOUT. `runs.verdict.judge_run`
-    then turns OK into FAILED or INVALID if the measurements do not count, and discards an attempt that FAILED
-    or ran out of memory (OOM) if its cause was not the training. Collective benchmarks and timings have a
-    function of their own (`judge_measurement`, `judge_benchmark`). An attempt that was lost or
-    stopped (`launchers.protocol`) has no record, and so no status.
+    `launchers.launch.run_ranks` decides among OK, OOM, FAILED and TIMEOUT. `runs.verdict.judge_run` then
+    turns OK into FAILED or INVALID if the measurements do not count. Collective benchmarks and timings have
+    functions of their own (`judge_benchmark`, `judge_measurement`). An attempt that was lost or stopped has
+    no record, and so no status.
 
-    BROKEN and MISSING are in no record: readers assign them (`plan.record_checks`, `runs.missing`).
+    BROKEN and MISSING are in no record: readers assign them (`records.record_checks`, `records.missing`).
 
-    To add a status, decide first whether supervisors write it. If they do, add it to the enumerations of
-    `status` in config/schemas, those of records and of tables. If readers assign it to runs without a record,
-    add it to NO_RECORD_STATUSES and only to the enumerations that have `missing`. A test compares the
-    enumerations with this class, including the order.
+    To add a status, follow docs/architecture.md, "Who repeats a run".
     """
 
     OK = "ok"
@@ -38,9 +34,7 @@ class RunStatus(StrEnum):
         return self not in (RunStatus.OK, RunStatus.OOM, *NO_RECORD_STATUSES)
 
 
-#: Statuses of runs without a record, which Snakemake repeats.
+#: Statuses of runs without a record. Snakemake executes those that the site can execute.
 NO_RECORD_STATUSES = (RunStatus.MISSING,)
 #: Statuses of a record that exists.
 RECORD_STATUSES = tuple(status for status in RunStatus if status not in NO_RECORD_STATUSES)
-#: Statuses that supervisors write.
-WRITTEN_STATUSES = tuple(status for status in RECORD_STATUSES if status is not RunStatus.BROKEN)

@@ -142,7 +142,7 @@ class Call:
                 campaign.results,
                 current_session(),
                 n_planned=len(campaign.record_paths),
-                n_done=len(campaign.available()),
+                n_done=len(campaign.existing_record_paths()),
                 left_s=time_left.time_left_estimator(campaign),
                 count_planned=lambda: campaign.with_current_decisions().count_runs(),
                 stop_scheduling=None if keep_going else stop_scheduling,

@@ -2,12 +2,14 @@
 
 import re
 import subprocess
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from typing import TypeVar
 
 from common.notes import Note
 from common.shell import Unanswered, capture, query_with_retries
 from launchers.protocol import AttemptLost
 
+T = TypeVar("T")
 CLIENT_TIMEOUT_S = 30  # time limit for a scheduler's client to answer
 
 
@@ -34,13 +36,22 @@ def query_job_field(
             return match[1]
         raise Unanswered(client_message(result))
 
-    try:
-        return query_with_retries(ask)
-    except Unanswered as unanswered:
-        answer = str(unanswered)
     program, number = command[0], command[-1]
-    text = f"{program} does not describe job {number}: {answer}"
-    raise AttemptLost(Note("scheduler-silent", text, program=program, job=number, answer=answer))
+    return query_scheduler(ask, program, f"{program} does not describe job {number}")
+
+
+def query_scheduler(ask: Callable[[], T], program: str, failure: str, tries: int = 3) -> T:
+    """Return the answer of a scheduler's client; ask up to `tries` times, 2 s apart.
+
+    Raises:
+        AttemptLost: If `ask` raises Unanswered each time. Its reason begins with `failure`.
+    """
+    try:
+        return query_with_retries(ask, tries)
+    except Unanswered as unanswered:
+        answer = str(unanswered).removeprefix(f"{program}: ")
+        note = Note("scheduler-silent", f"{failure}: {answer}", program=program, answer=answer)
+        raise AttemptLost(note) from None
 
 
 def capture_client(

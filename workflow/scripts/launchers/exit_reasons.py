@@ -1,8 +1,14 @@
 """Say how ranks, or the program that started them, ended."""
 
 import signal
+from collections.abc import Sequence
 
 from common.notes import Note
+
+
+def first_failed_rank(exit_statuses: Sequence[int | None]) -> tuple[int, int]:
+    """Return rank and exit status of the first failed process, if there is a process for each rank."""
+    return next((rank, exit_status) for rank, exit_status in enumerate(exit_statuses) if exit_status)
 
 
 def rank_failure_reason(rank: int, exit_status: int, host: str | None = None) -> Note:

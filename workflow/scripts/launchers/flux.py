@@ -10,9 +10,9 @@ from typing import Any
 
 from common.files import format_utc
 from common.notes import Note
-from common.shell import Program, Unanswered, query_with_retries
+from common.shell import Program, Unanswered
 from declared.site import Site
-from launchers.clients import capture_client, client_message
+from launchers.clients import capture_client, client_message, query_scheduler
 from launchers.exit_reasons import rank_failure_reason, starter_failure_reason
 from launchers.jobs import cores_per_task, job_ended_error, outside_of_job_error, select_hosts
 from launchers.processes import kill, spawn
@@ -138,14 +138,10 @@ def query_flux(*words: str, tries: int = 3) -> str:
         return result.stdout.strip()
 
     try:
-        return query_with_retries(ask_once, tries)
+        return query_scheduler(ask_once, "flux", f"flux {' '.join(words[:2])}", tries)
     except FileNotFoundError:
         text = "flux: command not found on this node"
         raise AttemptLost(Note("not-installed", text, program="flux")) from None
-    except Unanswered as unanswered:
-        answer = str(unanswered)
-    text = f"flux {' '.join(words[:2])}: {answer}"
-    raise AttemptLost(Note("scheduler-silent", text, program="flux", answer=answer))
 
 
 def _up_nodes() -> list[str]:

@@ -95,20 +95,29 @@ def run_ranks(
             status, exit_statuses = _wait(processes, started + site.time_limit_s)
             reason = None
             if status != RunStatus.OK:
+                if inaccessible := find_inaccessible_path(read_end(log)):
+                    raise AttemptLost(inaccessible)
+                launcher.raise_if_lost(log)
                 reason = _explain_failure(launcher, status, exit_statuses, log, site)
+                _raise_if_lost_by_exit_status(launcher, reason)
         finally:
             launcher.kill_ranks()
     wall_s = time.monotonic() - started
     # This follows kill_ranks, because that completes the log (PBS gathers the output of ranks there), and the
     # kernel may kill further ranks until then.
     n_oom_kills = (oom_kills() or 0) - kills_before
-    return Outcome(*_failed_or_oom(status, reason, launch_folder, spec["device"], n_oom_kills), wall_s)
+    if status == RunStatus.FAILED and reason:
+        evidence = find_oom_evidence(launch_folder, reason, spec["device"], n_oom_kills)
+        status, reason = (RunStatus.OOM, evidence) if evidence else (status, reason)
+    return Outcome(status, reason, wall_s)
 
 
 def _wait(
     processes: Sequence[subprocess.Popen[bytes]], deadline: float
 ) -> tuple[RunStatus, Sequence[int | None]]:
     """Wait until all ranks have ended, for GRACE_S after the first failure, or until the deadline.
+
+    A failure before the deadline is a failure, even if the deadline passes during GRACE_S.
 
     Args:
         processes: The processes to watch.
@@ -119,55 +128,38 @@ def _wait(
         if none failed.
     """
     failed_at: float | None = None
-    first_statuses: Sequence[int | None] = ()
+    first_exit_statuses: Sequence[int | None] = ()
     while True:
         exit_statuses = [process.poll() for process in processes]
         now = time.monotonic()
         if failed_at is None and any(exit_statuses):
-            failed_at, first_statuses = now, exit_statuses
-        if all(status is not None for status in exit_statuses) or (
-            failed_at is not None and now - failed_at > GRACE_S
-        ):
-            return RunStatus.OK if failed_at is None else RunStatus.FAILED, first_statuses
-        if now > deadline:
-            return RunStatus.TIMEOUT, first_statuses
+            failed_at, first_exit_statuses = now, exit_statuses
+        have_ended = all(exit_status is not None for exit_status in exit_statuses)
+        if failed_at is not None and (have_ended or now - failed_at > GRACE_S):
+            return RunStatus.FAILED, first_exit_statuses
+        if have_ended:
+            return RunStatus.OK, ()
+        if failed_at is None and now > deadline:
+            return RunStatus.TIMEOUT, ()
         time.sleep(POLL_S)
 
 
 def _explain_failure(
     launcher: Launcher, status: RunStatus, exit_statuses: Sequence[int | None], log: Path, site: Site
 ) -> Note:
-    """Return the reason of `status`, which is FAILED or TIMEOUT.
-
-    Raises:
-        AttemptLost: If the infrastructure failed: a node cannot access a path, a node or the job is gone, or
-            the scheduler terminated the ranks.
-    """
-    if inaccessible := find_inaccessible_path(read_end(log)):
-        raise AttemptLost(inaccessible)
-    launcher.raise_if_lost(log)
+    """Return the reason of `status`, which is FAILED or TIMEOUT."""
     if status == RunStatus.TIMEOUT:
         text = f"not finished after the time limit of {site.time_limit_s:g} s"
         return Note("time-limit", text, time_limit_s=site.time_limit_s)
-    reason = launcher.explain(exit_statuses, log)
-    if reason.facts.get("exit_status") == INACCESSIBLE_STATUS and (host := reason.facts.get("host")):
+    return launcher.explain(exit_statuses, log)
+
+
+def _raise_if_lost_by_exit_status(launcher: Launcher, reason: Note) -> None:
+    """Raise AttemptLost if the first failed rank could not access a path, or the scheduler terminated it."""
+    exit_status = reason.facts.get("exit_status")
+    if exit_status == INACCESSIBLE_STATUS and (host := reason.facts.get("host")):
         raise AttemptLost(inaccessible_path_note(host, "the checkout, the run's folder or its environment"))
-    if launcher.job and reason.facts.get("exit_status") == -signal.SIGTERM:
+    if launcher.job and exit_status == -signal.SIGTERM:
         # Nothing of ours sends SIGTERM to ranks, but a scheduler does before it preempts the job. For the
         # grace time it grants, Slurm still reports the job as running.
         raise AttemptLost(Note("ranks-terminated", f"{reason}: the scheduler ends the job", **reason.facts))
-    return reason
-
-
-def _failed_or_oom(
-    status: RunStatus, reason: Note | None, launch_folder: Path, device: str, n_oom_kills: int
-) -> tuple[RunStatus, Note | None]:
-    """Return the status with which a launch ended, and its reason: FAILED becomes OOM if memory ran out.
-
-    Nothing else turns FAILED into OOM. If a scheduler reports that memory ran out, `Launcher.explain` returns
-    a reason with the code OOM_CODE, which arrives here with the status FAILED.
-    """
-    if status != RunStatus.FAILED or reason is None:
-        return status, reason
-    evidence = find_oom_evidence(launch_folder, reason, device, n_oom_kills)
-    return (RunStatus.OOM, evidence) if evidence else (RunStatus.FAILED, reason)

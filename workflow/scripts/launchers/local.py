@@ -15,7 +15,7 @@ from typing import Any
 from common.notes import Note
 from common.shell import Program
 from declared.site import Site
-from launchers.exit_reasons import rank_failure_reason
+from launchers.exit_reasons import first_failed_rank, rank_failure_reason
 from launchers.processes import kill, spawn
 from launchers.variables import local_variables
 
@@ -52,8 +52,8 @@ class Local:
 
     def explain(self, exit_statuses: Sequence[int | None], _log: Path) -> Note:
         """See Launcher."""
-        rank, status = next((rank, status) for rank, status in enumerate(exit_statuses) if status)
-        return rank_failure_reason(rank, status)
+        rank, exit_status = first_failed_rank(exit_statuses)
+        return rank_failure_reason(rank, exit_status)
 
     def kill_ranks(self) -> None:
         """See Launcher.

@@ -17,7 +17,7 @@ from common.notes import Note
 from common.shell import Program
 from declared.site import Site
 from launchers.clients import CLIENT_TIMEOUT_S, query_job_field
-from launchers.exit_reasons import rank_failure_reason, starter_failure_reason
+from launchers.exit_reasons import first_failed_rank, rank_failure_reason, starter_failure_reason
 from launchers.jobs import job_ended_error, outside_of_job_error, select_hosts
 from launchers.log import read_end
 from launchers.processes import kill, pkill_command, spawn
@@ -120,7 +120,7 @@ class Oar:
     def explain(self, exit_statuses: Sequence[int | None], log: Path) -> Note:
         """See Launcher. Reads the messages of mpirun if it started the ranks."""
         text = read_end(log)
-        rank, status = next((rank, status) for rank, status in enumerate(exit_statuses) if status)
+        rank, exit_status = first_failed_rank(exit_statuses)
         if self._mpi:
             if killed := _RANK_KILLED.search(text):
                 return self._failure(int(killed[1]), -int(killed[2]))
@@ -128,12 +128,12 @@ class Oar:
             return (
                 self._failure(int(exited[1]), int(exited[2]))
                 if exited
-                else starter_failure_reason("mpirun", status)
+                else starter_failure_reason("mpirun", exit_status)
             )
-        if status == SSH_FAILED:
-            text = f"rank {rank} on {self._host(rank)} was killed, or ended with status {status}"
-            return Note("rank-failed", text, rank=rank, host=self._host(rank), exit_status=status)
-        return self._failure(rank, status)
+        if exit_status == SSH_FAILED:
+            text = f"rank {rank} on {self._host(rank)} was killed, or ended with status {exit_status}"
+            return Note("rank-failed", text, rank=rank, host=self._host(rank), exit_status=exit_status)
+        return self._failure(rank, exit_status)
 
     def _failure(self, rank: int, exit_status: int) -> Note:
         return rank_failure_reason(rank, exit_status, self._host(rank))

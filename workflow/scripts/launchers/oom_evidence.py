@@ -23,13 +23,11 @@ from common.notes import Note
 from common.redaction import redact_log
 from common.text import format_bytes
 from launchers.log import read_end
-from ranks.worker.out_of_memory import DEVICE as DEVICE_MEMORY
-from ranks.worker.out_of_memory import HOST as NODE_MEMORY  # "host" in reports and records
-from ranks.worker.out_of_memory import REPORT_FILES, OutOfMemory, describe_text
+from ranks.worker import out_of_memory
 
+DEVICE_MEMORY, NODE_MEMORY = out_of_memory.DEVICE, out_of_memory.HOST  # "device" and "host" in records
 OOM_CODE = "out-of-memory"
-# place: which memory ran out, DEVICE_MEMORY or NODE_MEMORY. host: name of the node. device: number of the
-# device.
+# `place` is which memory ran out, DEVICE_MEMORY or NODE_MEMORY; `host` the name of the node.
 FACTS = ("place", "rank", "host", "device", "asked_bytes", "free_bytes", "total_bytes")
 LIBRARY_LOGS = "nccl.*.log"  # NCCL reports some errors only there
 # How Open MPI, torchrun and LBANN's adapter report a program that SIGKILL ended.
@@ -53,7 +51,7 @@ def find_oom_evidence(launch_folder: Path, failure: Note, device_kind: str, n_oo
     """
     default_place = {"cpu": NODE_MEMORY, "cuda": DEVICE_MEMORY}.get(device_kind)
     rank, host = failure.facts.get("rank"), failure.facts.get("host")
-    reports = filter(None, map(_read_report, launch_folder.glob(REPORT_FILES)))
+    reports = filter(None, map(_read_report, launch_folder.glob(out_of_memory.REPORT_FILES)))
     # The rank that ran out of memory first made the others fail.
     if first := min(reports, key=lambda report: report["at"], default=None):
         return format_oom_reason({**first, "place": first["place"] or default_place}, first["error"])
@@ -64,7 +62,7 @@ def find_oom_evidence(launch_folder: Path, failure: Note, device_kind: str, n_oo
         text = "the kernel killed it, since the memory of its control group or node was used up"
         return format_oom_reason({"place": NODE_MEMORY, "rank": rank, "host": host}, text)
     texts = [log, *map(read_end, sorted(launch_folder.glob(LIBRARY_LOGS)))]
-    report = next((match for text in texts if (match := describe_text(text))), None)
+    report = next(filter(None, map(out_of_memory.describe_text, texts)), None)
     if report is None:
         return None
     facts = {**asdict(report), "place": report.place or default_place, "rank": rank, "host": host}
@@ -98,5 +96,5 @@ def _read_report(file: Path) -> dict[str, Any] | None:
     """Return the content of a rank's report, None if the rank was killed while it wrote the report."""
     with contextlib.suppress(OSError, ValueError):
         content: dict[str, Any] = json.loads(file.read_text())
-        return {**asdict(OutOfMemory("")), **content} if "at" in content else None
+        return {**asdict(out_of_memory.OutOfMemory("")), **content} if "at" in content else None
     return None

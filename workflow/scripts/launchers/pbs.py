@@ -18,14 +18,13 @@ from common.notes import Note
 from common.shell import Program, check_node
 from declared.site import Site
 from launchers.clients import CLIENT_TIMEOUT_S, query_job_field
-from launchers.exit_reasons import rank_failure_reason
+from launchers.exit_reasons import first_failed_rank, rank_failure_reason
 from launchers.jobs import job_ended_error, outside_of_job_error, select_hosts
 from launchers.log import read_end
-from launchers.oom_evidence import format_oom_reason
+from launchers.oom_evidence import NODE_MEMORY, format_oom_reason
 from launchers.processes import kill, pkill_command, spawn
 from launchers.protocol import AttemptLost
 from launchers.variables import kept_variables
-from ranks.worker.out_of_memory import HOST as NODE_MEMORY
 
 TMRSH_FAILED = 255
 RUNNING = "R"
@@ -83,12 +82,12 @@ class Pbs:
 
     def explain(self, exit_statuses: Sequence[int | None], log: Path) -> Note:
         """See Launcher. Reads PBS's report that memory ran out from the logs of the job and of all ranks."""
-        rank, status = next((rank, status) for rank, status in enumerate(exit_statuses) if status)
+        rank, exit_status = first_failed_rank(exit_statuses)
         logs = [log, *(_rank_log(log, number) for number in range(self._spec["ranks"]))]
         if line := next(filter(None, (_OOM_LINE.search(read_end(file)) for file in logs)), None):
             return format_oom_reason({"place": NODE_MEMORY, "rank": rank, "host": self._host(rank)}, line[0])
         # 128 + n is signal n; Linux has 64 signals.
-        exit_status = 128 - status if 128 < status < 128 + 65 else status
+        exit_status = 128 - exit_status if 128 < exit_status < 128 + 65 else exit_status
         return rank_failure_reason(rank, exit_status, self._host(rank))
 
     def _host(self, rank: int) -> str:

@@ -28,17 +28,13 @@ class Outcome:
     wall_s: float
 
 
-class AttemptStopped(Exception):
-    """The attempt is stopped: SIGTERM, SIGINT or SIGHUP asked the supervisor to end. It gets no record."""
-
-
 class AttemptLost(Exception):
     """The attempt is lost: the infrastructure failed, not the training program.
 
     Whoever raises it, the attempt gets no record. Snakemake therefore runs the rule again: at once if its
     profile has `retries`, otherwise the next time it is called. Any other end of the ranks, such as a failure
     or a timeout, is a result of the run and has a record. The only other attempts without a record are those
-    whose supervisor was stopped (`AttemptStopped`), failed itself, or was killed.
+    whose supervisor was stopped (`runs.interruptions`), failed itself, or was killed.
     """
 
     def __init__(self, reason: Note) -> None:
@@ -69,7 +65,7 @@ class Launcher(Protocol):
         """
 
     def raise_if_lost(self, log: Path) -> None:
-        """Raise AttemptLost if the log or the scheduler reports that a node or the job is gone.
+        """Raise AttemptLost if a node or the job is gone, or if the scheduler started no rank.
 
         `run_ranks` calls it if ranks failed or reached the time limit, before it asks `explain`.
         """
@@ -84,7 +80,7 @@ class Launcher(Protocol):
             log: The log of the ranks.
 
         Raises:
-            AttemptLost: If the scheduler started no rank.
+            AttemptLost: If the scheduler does not answer.
         """
 
     def kill_ranks(self) -> None:

@@ -7,25 +7,23 @@ import signal
 import subprocess
 import time
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from datetime import datetime
 from pathlib import Path
 from typing import Any
 
 from common.files import format_utc
 from common.notes import Note
-from common.shell import Program, Unanswered, query_with_retries
+from common.shell import Program, Unanswered
 from declared.site import Site
-from launchers.clients import CLIENT_TIMEOUT_S
+from launchers.clients import CLIENT_TIMEOUT_S, query_scheduler
 from launchers.exit_reasons import starter_failure_reason
 from launchers.jobs import cores_per_task, job_ended_error, outside_of_job_error, select_hosts
 from launchers.log import read_end
-from launchers.oom_evidence import format_oom_reason
+from launchers.oom_evidence import NODE_MEMORY, format_oom_reason
 from launchers.processes import kill, spawn
 from launchers.protocol import GRACE_S, AttemptLost
 from launchers.variables import kept_variables
 from ranks.worker import energy
-from ranks.worker.out_of_memory import HOST as NODE_MEMORY
 from sites import slurm as slurm_clients
 from sites import virtual
 
@@ -37,7 +35,6 @@ _OOM_LINE = re.compile(
     r"^(?:slurmstepd\S*: |\[\S+\] )?error: .*(?:Detected \d+ oom[-_]kill event|exceeded memory limit)"
 )
 _EXIT_CODE = re.compile(r"Exited with exit code (\d+)")
-_STATE = re.compile(r"\bJobState=(\w+)")
 _FIELD = re.compile(r"(?:^|\s)(\w+)=(\S*)")
 RUNNING = "RUNNING"
 JOB_STATE_OOM = "OUT_OF_MEMORY"
@@ -54,36 +51,18 @@ _LOST_JOB_SIGNS = (
 )
 
 
-@dataclass(frozen=True)
-class Job:
-    """The Slurm job that this process runs in; times are Unix times in s."""
-
-    number: str
-    hosts: list[str]
-    submitted_at: float
-    started_at: float
+def job_number() -> str | None:
+    """Return the number of the Slurm job that this process runs in, or None."""
+    return os.environ.get("SLURM_JOB_ID") or None
 
 
-def current_job() -> Job | None:
-    """Return the job that this process runs in, or None.
+def job_hosts(number: str) -> list[str]:
+    """Return the nodes of a job.
 
     Raises:
-        AttemptLost: If Slurm does not answer.
+        AttemptLost: If Slurm does not answer or has no such job.
     """
-    number = os.environ.get("SLURM_JOB_ID")
-    if not number:
-        return None
-    answer = query_slurm("scontrol", "show", "job", number, "--oneliner")
-    fields: dict[str, str] = {}
-    for name, value in _FIELD.findall(answer):
-        # The first value counts: the comment of a job, which comes last, can look like a field.
-        fields.setdefault(name, value)
-    try:
-        hosts = query_slurm("scontrol", "show", "hostnames", fields["NodeList"]).split()
-        return Job(number, hosts, _seconds(fields["SubmitTime"]), _seconds(fields["StartTime"]))
-    except (KeyError, ValueError) as error:  # a job that is just starting or ending
-        text = f"scontrol does not describe job {number} ({error})"
-        raise AttemptLost(Note("scheduler-silent", text, program="scontrol", answer=answer[:300])) from None
+    return query_slurm("scontrol", "show", "hostnames", *_job_fields(number, "NodeList")).split()
 
 
 def job_state(number: str) -> str:
@@ -92,28 +71,40 @@ def job_state(number: str) -> str:
     Raises:
         AttemptLost: If Slurm does not answer or has no such job.
     """
-    state = _STATE.search(query_slurm("scontrol", "show", "job", number, "--oneliner"))
-    return state[1] if state else "unknown"
+    (state,) = _job_fields(number, "JobState")
+    return state
+
+
+def _job_fields(number: str, *names: str) -> list[str]:
+    """Return fields of a job.
+
+    Raises:
+        AttemptLost: If Slurm does not answer, or the answer lacks a field, as of a job that starts or ends.
+    """
+    answer = query_slurm("scontrol", "show", "job", number, "--oneliner")
+    # The first value counts: the comment of a job, which comes last, can look like a field.
+    fields = dict(reversed(_FIELD.findall(answer)))
+    if missing := [name for name in names if fields.get(name, "Unknown") == "Unknown"]:
+        text = f"scontrol does not describe job {number} (no {missing[0]})"
+        raise AttemptLost(Note("scheduler-silent", text, program="scontrol", answer=answer[:300]))
+    return [fields[name] for name in names]
 
 
 class Slurm:
     """Implement launchers.protocol.Launcher. A run uses the first nodes of the job."""
 
     def __init__(self, site: Site, spec: Mapping[str, Any], mpi: bool = False) -> None:
-        job = current_job()
-        if job is None:
+        number = job_number()
+        if number is None:
             raise outside_of_job_error(
                 site, "a Slurm job", "use snakemake --profile slurm, or ./ringside submit"
             )
-        self.hosts = select_hosts(site, job.hosts, spec["nodes"], f"Slurm job {job.number}")
+        submitted, started = _job_fields(number, "SubmitTime", "StartTime")
+        self.hosts = select_hosts(site, job_hosts(number), spec["nodes"], f"Slurm job {number}")
         self._site, self._spec, self._mpi = site, spec, mpi
         self.name = f"ringside-{spec['run_id']}"[:200]
         self._process: subprocess.Popen[bytes] | None = None
-        self.job = {
-            "number": job.number,
-            "submitted_at": format_utc(job.submitted_at),
-            "started_at": format_utc(job.started_at),
-        }
+        self.job = {"number": number, "submitted_at": _to_utc(submitted), "started_at": _to_utc(started)}
         if site.placement == "virtual" and "bandwidth_bytes_s" in spec:
             virtual.limit_links(self.hosts, spec["bandwidth_bytes_s"])
 
@@ -171,28 +162,31 @@ class Slurm:
 
     def raise_if_lost(self, log: Path) -> None:
         """See Launcher. Reads the state of the job and the messages of srun."""
-        # The training caused OUT_OF_MEMORY, so it is a result of the run (`explain`). Every other state, such
-        # as PREEMPTED, NODE_FAIL or TIMEOUT, means that Slurm ended the job: the attempt is lost, and the run
-        # is repeated.
+        # The training caused OUT_OF_MEMORY, so it is a result of the run (`explain`). In every other state,
+        # such as PREEMPTED, NODE_FAIL or TIMEOUT, Slurm has ended the job, so the attempt is lost.
         if (state := job_state(self.job["number"])) not in (RUNNING, JOB_STATE_OOM):
             raise job_ended_error(str(self.job["number"]), state)
-        for line in read_end(log).splitlines():
-            if line.startswith("srun: ") and any(sign in line for sign in _LOST_JOB_SIGNS):
+        lines = read_end(log).splitlines()
+        messages = [line for line in lines if line.startswith("srun: ")]
+        for line in messages:
+            if any(sign in line for sign in _LOST_JOB_SIGNS):
                 raise AttemptLost(Note("node-or-job-gone", line))
+        # If srun failed, reports no rank, and nobody else printed anything, it started no rank.
+        only_slurm = all(line.startswith(("srun: ", "slurmstepd: ")) for line in lines if line.strip())
+        reports_rank = any(_TASK_ERROR.fullmatch(line) or _OOM_LINE.match(line) for line in lines)
+        if self._process and self._process.poll() and messages and only_slurm and not reports_rank:
+            raise AttemptLost(Note("not-started", messages[-1]))
 
     def explain(self, exit_statuses: Sequence[int | None], log: Path) -> Note:
         """See Launcher. Reads the messages of srun: memory ran out, or the first failed task."""
         log_lines = read_end(log).splitlines()
-        lines = [line for line in log_lines if line.startswith("srun: ")]
-        errors = [error for line in lines if (error := _TASK_ERROR.fullmatch(line))]
+        errors = [error for line in log_lines if (error := _TASK_ERROR.fullmatch(line))]
         if scheduler_reason := _slurm_oom_reason(errors, log_lines):
             return scheduler_reason
         if errors:
             host, rank, other_ranks, ending = errors[0].groups()
             text = f"rank {rank}{other_ranks} on {host}: {ending.lower()}"
             return Note("rank-failed", text, rank=int(rank), host=host, exit_status=_exit_status(ending))
-        if lines and all(line.startswith(("srun: ", "slurmstepd: ")) for line in log_lines if line.strip()):
-            raise AttemptLost(Note("not-started", lines[-1]))  # the ranks printed nothing: srun itself failed
         return starter_failure_reason("srun", exit_statuses[0] or 0)
 
     def kill_ranks(self) -> None:
@@ -268,12 +262,7 @@ def query_slurm(*command: str) -> str:
     Raises:
         AttemptLost: If it fails three times, 2 s apart.
     """
-    try:
-        return query_with_retries(lambda: slurm_clients.run_client(*command))
-    except Unanswered as unanswered:
-        answer = str(unanswered)
-    text = f"{command[0]}: {answer.removeprefix(f'{command[0]}: ')}"
-    raise AttemptLost(Note("scheduler-silent", text, program=command[0], answer=answer))
+    return query_scheduler(lambda: slurm_clients.run_client(*command), command[0], command[0])
 
 
 def _slurm_oom_reason(errors: Sequence[re.Match[str]], log_lines: Sequence[str]) -> Note | None:
@@ -303,9 +292,9 @@ def _exit_status(ending: str) -> int | None:
     return next((-number for number in signal.valid_signals() if signal.strsignal(number) == name), None)
 
 
-def _seconds(text: str) -> float:
-    """Return the Unix time of a local time as Slurm prints it."""
-    return datetime.fromisoformat(text).timestamp()
+def _to_utc(text: str) -> str:
+    """Return a local time, as Slurm prints it, in UTC."""
+    return format_utc(datetime.fromisoformat(text).timestamp())
 
 
 launcher_class = Slurm

@@ -19,8 +19,8 @@ from plan.campaign import Campaign, load_campaign
 from plan.collective_benchmarks import KEYS, CollectiveBenchmark, required_benchmarks
 from plan.site_limits import reason_missing_at_site
 from plan.site_resources import link_rate
+from records.missing import MissingRecord, Situation, describe_missing
 from records.next_commands import CONFIGURED, CampaignArguments, arguments_for, repeat_notes
-from runs.missing import MissingRecord, Situation, describe_missing
 
 
 def planned_columns(campaign: Campaign, benchmark: CollectiveBenchmark) -> dict[str, Any]:
@@ -72,7 +72,7 @@ def gather(campaign: Campaign) -> pd.DataFrame:
             rows.append(head | MissingRecord(Situation.NOT_EXECUTABLE, reason).columns)
             continue
         head["key"] = benchmark.key(campaign.site)
-        file = benchmark.final_record(campaign.results, campaign.site)
+        file = benchmark.final_record_path(campaign.results, campaign.site)
         if file.exists():
             rows += [head | row for row in repetition_rows(KIND.read(file))]
         else:

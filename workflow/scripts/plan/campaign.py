@@ -35,7 +35,7 @@ from plan.design import Run, plan_design, to_csv
 from plan.identity import PlannedRun, plan_run
 from plan.machine import check_folder, check_machine
 from plan.node_check import TABLE, without_slow_nodes
-from plan.record_checks import record_status
+from plan.record_status import record_status
 from plan.site_limits import reason_missing_at_site
 from plan.strategies import missing_strategy_note
 
@@ -233,7 +233,9 @@ class Campaign:
     @cached_property
     def record_paths(self) -> dict[str, str]:
         """Path of record.json, existing or not, by run_id of every planned run that the site can execute."""
-        return {run.run_id: self.record(run) for run in self.runs if self.not_executable_reason(run) is None}
+        return {
+            run.run_id: self.record_path(run) for run in self.runs if self.not_executable_reason(run) is None
+        }
 
     def not_executable_reason(self, run: Run) -> Note | None:
         """Return why the site cannot execute a planned run now, None if it can."""
@@ -307,7 +309,7 @@ class Campaign:
             notes.append(Note("not-in-the-design", text, runs=len(left_over)))
         return notes
 
-    def records_of_block(self, block: int | None) -> list[str]:
+    def record_paths_of_block(self, block: int | None) -> list[str]:
         """Return the paths of the records of a block (None: of all blocks) in planned order.
 
         Raises:
@@ -369,7 +371,11 @@ class Campaign:
         needed = sorted(
             searching.union(self.by_id[run_id].framework.environment for run_id in self.record_paths)
         )
-        return {name: str(self._stamp(name)) for name in lineage(needed, realization=self.site.realization)}
+        site = self.site
+        return {
+            name: str(environment_stamp(site.cache, name, site.variant, site.realization))
+            for name in lineage(needed, realization=site.realization)
+        }
 
     @cached_property
     def _searched_runs(self) -> list[Run]:
@@ -416,12 +422,12 @@ class Campaign:
         run = self.by_id[run_id]
         return [self.datasets[run.levels["dataset"]]] if run.reads_data else []
 
-    def available(self) -> list[str]:
-        """Return the records that exist now."""
+    def existing_record_paths(self) -> list[str]:
+        """Return the paths of the records that exist now."""
         return [path for path in self.record_paths.values() if os.path.exists(path)]
 
     @cached_property
-    def statuses(self) -> dict[str, str]:
+    def statuses_by_run(self) -> dict[str, str]:
         """Status by run_id of the runs that have a record."""
         return {
             run_id: record_status(Path(path))
@@ -431,7 +437,7 @@ class Campaign:
 
     def describe_statuses(self) -> str:
         """Return the number of records of each status, such as `260 ok, 6 invalid`; "" without records."""
-        counts = Counter(self.statuses.values())
+        counts = Counter(self.statuses_by_run.values())
         return ", ".join(f"{counts[status]:,} {status}" for status in RECORD_STATUSES if counts[status])
 
     def summary(self) -> str:
@@ -446,7 +452,7 @@ class Campaign:
             return f"{self.study.name}: {origin}"
         if self.published_folder:
             return f"{self.study.name}: figures and tables from {self.published_folder}"
-        left = len(self.record_paths) - len(self.statuses)
+        left = len(self.record_paths) - len(self.statuses_by_run)
         to_run = f"{left:,} to run" if self.is_measuring and left else ""
         progress = ", ".join(filter(None, [self.describe_statuses(), to_run])) or "no record"
         limit = f" so far, {len(self.max_runs):,} at most" if self.is_measuring and self.open else ""
@@ -471,13 +477,13 @@ class Campaign:
 
         The key takes time to compute, so it is computed only if the run has a folder.
         """
-        return os.path.isdir(self.results / "runs" / run.run_id) and os.path.exists(self.record(run))
+        return os.path.isdir(self.results / "runs" / run.run_id) and os.path.exists(self.record_path(run))
 
     def planned_run(self, run: Run) -> PlannedRun:
         """Return a run with its specification and digests at the campaign's site."""
         return plan_run(self.study, self.site, run)
 
-    def record(self, run: Run) -> str:
+    def record_path(self, run: Run) -> str:
         """Return the path of a run's record, whether or not it exists."""
         if run.run_id not in self._paths:
             self._paths[run.run_id] = (
@@ -489,9 +495,6 @@ class Campaign:
     def _paths(self) -> dict[str, str]:
         """Paths of records by run_id, filled on demand because keys take time."""
         return {}
-
-    def _stamp(self, environment: str) -> Path:
-        return environment_stamp(self.site.cache, environment, self.site.variant, self.site.realization)
 
 
 def _describe_skipped(reason: Note, runs: Sequence[Run]) -> Note:

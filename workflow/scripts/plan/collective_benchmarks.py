@@ -104,7 +104,7 @@ class CollectiveBenchmark:
         parts = [self.spec(site), *self.digests(site).values()]
         return digest_text(json.dumps(parts, sort_keys=True))[:12]
 
-    def final_record(self, results: Path, site: Site) -> Path:
+    def final_record_path(self, results: Path, site: Site) -> Path:
         """Return results/<study>/network/<name>/<key>/collective_benchmark.json."""
         return results / "network" / self.name / self.key(site) / "collective_benchmark.json"
 

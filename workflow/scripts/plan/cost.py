@@ -468,7 +468,7 @@ def _times(times: Sequence[float]) -> tuple[str, str, str]:
 
 def _state(cost: Cost) -> Note:
     """Return the note on existing records and on the time of the runs without an ok record."""
-    statuses = cost.campaign.statuses
+    statuses = cost.campaign.statuses_by_run
     left = [run for run in cost.runs if statuses.get(run.run_id) != RunStatus.OK]
     if not left and any(run.lacks_strategy or run.missing_batch_size for run in cost.campaign.runs):
         return Note("no-runs", "no run can be executed before a search")

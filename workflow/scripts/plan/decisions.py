@@ -69,11 +69,11 @@ def rule_fields(replicates: Replicates) -> dict[str, Any]:
 def read_decision(file: Path, replicates: Replicates) -> Decision | None:
     """Return the decision in a file, None if it is missing, broken or follows another rule."""
     try:
-        status = os.stat(file)
+        file_stat = os.stat(file)
     except OSError as error:
         raise_if_machine_error(error)
         return None
-    fields = _load(file, status.st_mtime_ns, status.st_size)
+    fields = _load(file, file_stat.st_mtime_ns, file_stat.st_size)
     return (
         Decision(fields["block"], fields["cells"])
         if fields and fields["rule"] == rule_fields(replicates)

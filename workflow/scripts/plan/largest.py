@@ -99,7 +99,7 @@ class BatchSearch:
         parts = [self.spec(site), settings, digests(site, self.run.levels)]
         return digest_text(json.dumps(parts, sort_keys=True))[:12]
 
-    def final_record(self, results: Path, site: Site) -> Path:
+    def final_record_path(self, results: Path, site: Site) -> Path:
         """Return results/<study>/largest/<name>/<key>/batch_search.json."""
         return results / "largest" / self.name / self.key(site) / "batch_search.json"
 

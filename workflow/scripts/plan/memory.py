@@ -236,7 +236,9 @@ def raise_if_oversized(campaign: Campaign) -> None:
     site = campaign.site
     if not site.memory.refuse:
         return
-    left = [campaign.by_id[run_id] for run_id in campaign.record_paths if run_id not in campaign.statuses]
+    left = [
+        campaign.by_id[run_id] for run_id in campaign.record_paths if run_id not in campaign.statuses_by_run
+    ]
     for note in describe_demands(memory_demands(site, left, campaign.results).values()):
         if note.code == "does-not-fit":
             raise InputError(

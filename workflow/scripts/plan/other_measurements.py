@@ -32,7 +32,7 @@ class Measurement(Protocol):
     def key(self, site: Site) -> str:
         """Return the key under which its record is stored."""
 
-    def final_record(self, results: Path, site: Site) -> Path:
+    def final_record_path(self, results: Path, site: Site) -> Path:
         """Return the path of its final record in results/<study>."""
 
 
@@ -45,7 +45,7 @@ class Measurements(Generic[MeasurementT]):
     Attributes:
         wildcard: The wildcard of their rule.
         by_name: The measurements that the site can execute, by name.
-        outputs: Path of the record of each, by name; it may not exist yet.
+        record_paths: Path of the final record of each, existing or not, by name.
     """
 
     wildcard: str
@@ -53,14 +53,14 @@ class Measurements(Generic[MeasurementT]):
     def __init__(self, campaign: Campaign, planned: Iterable[MeasurementT]) -> None:
         self._campaign = campaign
         self.by_name = {measurement.name: measurement for measurement in planned}
-        self.outputs = {
-            name: str(measurement.final_record(campaign.results, campaign.site))
+        self.record_paths = {
+            name: str(measurement.final_record_path(campaign.results, campaign.site))
             for name, measurement in self.by_name.items()
         }
 
-    def available(self) -> list[str]:
-        """Return the records that exist now."""
-        return [path for path in self.outputs.values() if Path(path).exists()]
+    def existing_record_paths(self) -> list[str]:
+        """Return the paths of the records that exist now."""
+        return [path for path in self.record_paths.values() if Path(path).exists()]
 
     def environment(self, name: str) -> str:
         """Return the stamp of the environment that a measurement needs."""

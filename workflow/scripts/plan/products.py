@@ -162,7 +162,7 @@ def campaign_traits(campaign: Campaign, benchmarks: CollectiveBenchmarks, timing
     def is_recorded(name: str) -> bool:
         return campaign.published_folder is None or campaign.table_file(name).exists()
 
-    costs = (campaign.is_measuring and timings.outputs) or campaign.table_file("costs").exists()
+    costs = (campaign.is_measuring and timings.record_paths) or campaign.table_file("costs").exists()
     return campaign.study.traits(
         heterogeneous=campaign.study.is_heterogeneous or campaign.site.is_heterogeneous,
         has_collective_benchmark=benchmarks.has_results,

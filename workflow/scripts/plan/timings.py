@@ -121,7 +121,7 @@ class Timing:
         parts = [self.spec(site), model, *self.digests(site).values()]
         return digest_text(json.dumps(parts, sort_keys=True))[:12]
 
-    def final_record(self, results: Path, site: Site) -> Path:
+    def final_record_path(self, results: Path, site: Site) -> Path:
         """Return results/<study>/costs/<name>/<key>/timing.json."""
         return results / "costs" / self.name / self.key(site) / "timing.json"
 

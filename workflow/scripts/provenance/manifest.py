@@ -75,7 +75,7 @@ def build_manifest(
     with open(campaign.runs_csv, encoding="utf-8", newline="") as table:
         rows = list(csv.DictReader(table))
     other_records = (
-        [*CollectiveBenchmarks(campaign).available(), *Timings(campaign).available()]
+        [*CollectiveBenchmarks(campaign).existing_record_paths(), *Timings(campaign).existing_record_paths()]
         if campaign.published_folder is None
         else []
     )

@@ -113,7 +113,10 @@ def record_digests(campaign: Campaign, other_records: Sequence[str]) -> dict[str
     files = [campaign.table_file(name) for name in ("design", *RECORD_TABLES)]
     tables = {file.name: digest_file(file) for file in files if file.is_file()}
     digests: Group = {}
-    for file in [*campaign.available(), *(record for record in other_records if Path(record).is_file())]:
+    for file in [
+        *campaign.existing_record_paths(),
+        *(record for record in other_records if Path(record).is_file()),
+    ]:
         digests[file] = digest_file(Path(file))
         for epochs in sorted(Path(file).parent.glob("attempt-*/epochs.csv")):
             digests[str(epochs)] = digest_file(epochs)

@@ -24,7 +24,7 @@ from common.errors import InputError, InputErrors, raise_if_machine_error
 from common.files import display_path, written_whole
 from common.notes import Note
 from common.options import run_program
-from common.run_status import RunStatus
+from common.run_status import NO_RECORD_STATUSES, RunStatus
 from common.schemas import column_rules
 from common.tables import read_table, write_table
 from common.text import number_of
@@ -34,8 +34,8 @@ from plan.binding import read_binding
 from plan.campaign import Campaign, load_campaign
 from plan.design import Run
 from plan.identity import PlannedRun
-from plan.record_checks import find_contradiction, load_record
 from ranks.worker.epoch_timer import COLUMNS
+from records.missing import MissingRecord, Situation, describe_missing
 from records.next_commands import (
     CONFIGURED,
     CampaignArguments,
@@ -45,12 +45,12 @@ from records.next_commands import (
     repeat_notes,
     run_command,
 )
+from records.record_checks import find_contradiction, load_record
 from records.run_rows import planned_row, recorded_row
 from runs import phases
 from runs.attempts import attempt_path
 from runs.epochs import read_lines
-from runs.missing import MissingRecord, Situation, describe_missing
-from runs.reasons import TO_RUN_PREFIXES, is_disturbed
+from runs.reasons import EXECUTABLE_PREFIXES, is_disturbed
 
 LAST_EPOCH_COLUMNS = (
     "train_loss", "train_accuracy", "validation_loss", "validation_accuracy", "samples_trained", "steps",
@@ -239,24 +239,24 @@ def token_columns(runs: pd.DataFrame, data: Sequence[Mapping[str, Any]]) -> dict
     }
 
 
-def damaged_phases(runs: pd.DataFrame, records: Path) -> pd.Series:
+def damaged_phases(runs: pd.DataFrame, runs_folder: Path) -> pd.Series:
     """Return why phases of successful traced runs are unusable, beginning with the file; None for others.
 
-    Later stages read this column and do not check phases again. `records` is results/<study>/runs.
+    Later stages read this column and do not check phases again. `runs_folder` is results/<study>/runs.
     """
     traced = runs[(runs["status"] == RunStatus.OK) & (runs["trace"] != UNTRACED)]
     map_runs: Callable[..., Iterable[str | None]] = map
     with contextlib.ExitStack() as stack:
         if len(traced) >= MIN_RUNS_FOR_PROCESSES:
             map_runs = stack.enter_context(all_cores()).map
-        damages = list(map_runs(find_phase_damage, traced.to_dict("records"), repeat(records)))
+        damages = list(map_runs(find_phase_damage, traced.to_dict("records"), repeat(runs_folder)))
     column = pd.Series(damages, index=traced.index, dtype=object).reindex(runs.index)
     return column.where(column.notna(), None)
 
 
-def find_phase_damage(run: dict[str, Any], records: Path) -> str | None:
+def find_phase_damage(run: dict[str, Any], runs_folder: Path) -> str | None:
     """Return why the phases of a run are unusable, None if they are usable."""
-    attempt = attempt_path(records / run["run_id"] / run["key"], int(run["attempt"]))
+    attempt = attempt_path(runs_folder / run["run_id"] / run["key"], int(run["attempt"]))
     if pd.isna(run["steps"]):
         return f"{attempt.name}/epochs.csv: does not say how many steps an epoch has"
     damage = phases.damage_reason(attempt, int(run["ranks"]), int(run["epochs"]), int(run["steps"]))
@@ -352,7 +352,7 @@ def summarize(
         lines.append(Note("all-disturbed", text, runs=disturbed, site=site))
     lines += without_phases_notes(runs, arguments)
     lines += repeat_notes(counts, arguments)
-    if not_ok.loc[not_ok.status == RunStatus.MISSING, "reason"].str.startswith(TO_RUN_PREFIXES).any():
+    if not_ok.loc[not_ok.status.isin(NO_RECORD_STATUSES), "reason"].str.startswith(EXECUTABLE_PREFIXES).any():
         command = run_missing or run_command(arguments)
         lines.append(Note("to-run", f"to run what is missing: {command}", command=command))
     return lines

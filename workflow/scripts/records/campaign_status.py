@@ -22,17 +22,17 @@ from plan.decisions import rule_fields
 from plan.design import Run
 from plan.timings import Timings
 from records.job_queue import Job, read_jobs
+from records.missing import Situation, describe_missing, holds_lock
 from records.next_commands import arguments_for, cluster_commands, repeat_commands, run_command
 from records.time_left import RecordCache, estimate_time_left, parse_date
 from runs import attempts, machine_lock
-from runs.missing import Situation, describe_missing, holds_lock
 from runs.reasons import NO_RECORD_PREFIX
 from sites import disturbance
 
 _NUMBERS = re.compile(r"\d+(?:\.\d+)?")
-# How `status` lists the problems of missing runs: of those that the site can execute but that were begun
-# without success, or have records under other keys only; and of those that it cannot execute.
-TO_RUN, NOT_HERE = "to run", "not here"
+# How `./ringside status` labels the problems of missing runs: of those that were begun without success, or
+# have only records under other keys; and of those that the site cannot execute.
+BEGUN, NOT_HERE = "to run", "not here"
 
 
 @dataclass(frozen=True)
@@ -59,7 +59,7 @@ class Problem:
     """Runs that are not ok for the same reason.
 
     Attributes:
-        status: Their status, or TO_RUN or NOT_HERE for runs without a record.
+        status: Their status, or BEGUN or NOT_HERE for runs without a record.
         reason: The reason; a number that differs between runs is a range.
         count: Number of runs.
         first: Name of the first run.
@@ -97,7 +97,7 @@ class CampaignStatus:
     Attributes:
         n_planned: Number of runs planned so far.
         n_executable: Number of these that the site can execute.
-        statuses: Number of records by status.
+        statuses: Number of runs that have a record, by status.
         n_left: Number of runs without a record.
         left_s: How long they will take; None while no run has ended.
         repeat_command: The command that repeats runs, "" if there are none to repeat.
@@ -163,21 +163,21 @@ def read_campaign_status(
 ) -> CampaignStatus:
     """Return the status of a campaign now; `cache` keeps records between calls."""
     now = time.time()
-    records, benchmark_records = cache.read_all(campaign.record_paths), cache.read_all(benchmarks.outputs)
-    timing_records = cache.read_all(timings.outputs)
-    left = [campaign.by_id[run_id] for run_id in campaign.record_paths if run_id not in records]
+    records = cache.read_all(campaign.record_paths)
+    benchmark_records = cache.read_all(benchmarks.record_paths)
+    timing_records = cache.read_all(timings.record_paths)
     started: dict[str, Path] = {}
-    for folder_name, outputs, read_records in (
+    for folder_name, record_paths, read_records in (
         ("runs", campaign.record_paths, records),
-        ("network", benchmarks.outputs, benchmark_records),
-        ("costs", timings.outputs, timing_records),
+        ("network", benchmarks.record_paths, benchmark_records),
+        ("costs", timings.record_paths, timing_records),
     ):
-        missing = {name: path for name, path in outputs.items() if name not in read_records}
+        missing = {name: path for name, path in record_paths.items() if name not in read_records}
         started |= started_measurements(campaign.results / folder_name, missing)
-    paths = {**campaign.record_paths, **benchmarks.outputs, **timings.outputs}
+    paths = {**campaign.record_paths, **benchmarks.record_paths, **timings.record_paths}
     labels = {
-        **dict.fromkeys(benchmarks.outputs, "collective benchmark "),
-        **dict.fromkeys(timings.outputs, "timing "),
+        **dict.fromkeys(benchmarks.record_paths, "collective benchmark "),
+        **dict.fromkeys(timings.record_paths, "timing "),
     }
     jobs, queue_note = read_jobs(campaign, {Path(path).parent.name: name for name, path in paths.items()})
     under_way, not_recorded = split_started(campaign, started, labels, jobs, now)
@@ -191,11 +191,11 @@ def read_campaign_status(
         n_executable=len(campaign.record_paths),
         statuses=dict(Counter(record["status"] for record in records.values())),
         under_way=under_way,
-        n_left=len(left),
+        n_left=len(campaign.record_paths) - len(records),
         left_s=estimate_time_left(
             campaign,
             records,
-            benchmarks.outputs,
+            benchmarks.record_paths,
             benchmark_records,
             {item.name: item.seconds for item in under_way},
         ),
@@ -214,8 +214,8 @@ def read_campaign_status(
         repeat_command=repeat_commands([record["status"] for _, record in measured], arguments),
         run_command=cluster_commands(campaign.site.launcher, campaign.study.name, campaign.site.name)
         or run_command(arguments),
-        collective_benchmarks=count_measurements(len(benchmarks.outputs), benchmark_records),
-        timings=count_measurements(len(timings.outputs), timing_records),
+        collective_benchmarks=count_measurements(len(benchmarks.record_paths), benchmark_records),
+        timings=count_measurements(len(timings.record_paths), timing_records),
         environments=[name for name, stamp in campaign.environments.items() if not os.path.exists(stamp)],
         datasets=[name for name, prepared in campaign.datasets.items() if not os.path.exists(prepared)],
         **read_sessions(campaign.results),
@@ -236,7 +236,7 @@ def split_started(
     jobs: Sequence[Job] | None,
     now: float,
 ) -> tuple[list[UnderWay], list[tuple[str, str, str]]]:
-    """Return the measurements under way, and the problems of the others that began: (TO_RUN, reason, name).
+    """Return the measurements under way, and the problems of the others that began: (BEGUN, reason, name).
 
     Args:
         campaign: The campaign.
@@ -247,16 +247,16 @@ def split_started(
     """
     limit_s = campaign.site.longest_run_s + JOB_MARGIN_S
     under_way, problems = [], []
-    for name, final_record in started.items():
+    for name, final_record_path in started.items():
         situation, reason = describe_missing(
-            final_record, lambda attempt_folder: is_active(attempt_folder, jobs, limit_s, now)
+            final_record_path, lambda attempt_folder: is_active(attempt_folder, jobs, limit_s, now)
         )
-        attempt_folder = attempts.current_attempt(final_record.parent)
+        attempt_folder = attempts.current_attempt(final_record_path.parent)
         if situation == Situation.UNDER_WAY and attempt_folder:
             label = f"{labels.get(name, '')}{name}"
             under_way.append(read_under_way(label, attempt_folder, campaign.by_id.get(name), now))
-        elif situation not in (Situation.UNDER_WAY, Situation.NOT_STARTED):
-            problems.append((TO_RUN, reason.removeprefix(NO_RECORD_PREFIX), name))
+        elif situation not in (Situation.UNDER_WAY, Situation.NOT_RUN):
+            problems.append((BEGUN, reason.removeprefix(NO_RECORD_PREFIX), name))
     return under_way, problems
 
 
@@ -299,7 +299,7 @@ def group_problems(problems: Iterable[tuple[str, str, str]]) -> list[Problem]:
     ]
     repeatable = [status for status in RunStatus if status.suggests_repeat]
     order: dict[str, int] = {
-        status: position for position, status in enumerate((*repeatable, TO_RUN, NOT_HERE))
+        status: position for position, status in enumerate((*repeatable, BEGUN, NOT_HERE))
     }
     return sorted(merged, key=lambda problem: (order.get(problem.status, len(order)), -problem.count))
 
@@ -311,32 +311,31 @@ def merge_reasons(reasons: Sequence[str]) -> str:
     return _NUMBERS.sub(lambda _: " to ".join(dict.fromkeys(next(ends))), reasons[0])
 
 
-def started_measurements(parent: Path, records: Mapping[str, str]) -> dict[str, Path]:
-    """Return the entries of `records` (name -> path of the final record) that have a folder in `parent`."""
+def started_measurements(parent: Path, record_paths: Mapping[str, str]) -> dict[str, Path]:
+    """Return the entries of `record_paths` (by name) that have a folder in `parent`."""
     try:
         folders = set(os.listdir(parent))
     except OSError:
         return {}
-    return {name: Path(path) for name, path in records.items() if name in folders}
+    return {name: Path(path) for name, path in record_paths.items() if name in folders}
 
 
 def is_active(attempt_folder: Path, jobs: Sequence[Job] | None, limit_s: float, now: float) -> bool:
     """Return whether an attempt is under way: by its lock, else by the cluster's queue, else by its age."""
     if holds_lock(attempt_folder):
         return True
-    holder = attempts.read_holder(attempt_folder)
-    if jobs is not None and holder.get("job"):
-        return holder["job"] in {job.number for job in jobs if job.is_running}
-    if holder.get("host") == node_name():
+    supervisor = attempts.read_supervisor(attempt_folder)
+    if jobs is not None and supervisor.get("job"):
+        return supervisor["job"] in {job.number for job in jobs if job.is_running}
+    if supervisor.get("host") == node_name():
         return False
     return now - start_time(attempt_folder) < limit_s
 
 
 def start_time(attempt_folder: Path) -> float:
     """Return the Unix time at which an attempt began, s."""
-    return (
-        parse_date(attempts.read_holder(attempt_folder).get("started_at")) or attempt_folder.stat().st_mtime
-    )
+    begun_at = attempts.read_supervisor(attempt_folder).get("started_at")
+    return parse_date(begun_at) or attempt_folder.stat().st_mtime
 
 
 def read_under_way(name: str, attempt_folder: Path, run: Run | None, now: float) -> UnderWay:

@@ -19,7 +19,7 @@ from plan.campaign import Campaign, load_campaign, load_merged_config
 from plan.collective_benchmarks import CollectiveBenchmarks
 from plan.design import raise_if_imported
 from plan.largest import BatchSearches
-from plan.record_checks import record_status
+from plan.record_status import record_status
 from plan.timings import Timings
 from records.next_commands import cluster_commands
 from runs.attempts import put_aside
@@ -30,22 +30,24 @@ NAME_PREFIXES = {"collective benchmark": "benchmark.", "timing": "timing.", "bat
 
 
 def select_measurements(campaign: Campaign, selector: str) -> dict[str, Path]:
-    """Return name -> record of the measurements with the status `selector`, or with a name that matches it.
+    """Return the paths of records with the status `selector`, or with a name that matches it, by name.
 
     Collective benchmarks are named `benchmark.<framework>.n<nodes>`, timings `timing.<framework>.messages`,
     and searches for the largest batch `largest.<cell>`.
     """
     benchmarks = {
         f"{NAME_PREFIXES['collective benchmark']}{name}": path
-        for name, path in CollectiveBenchmarks(campaign).outputs.items()
+        for name, path in CollectiveBenchmarks(campaign).record_paths.items()
     }
-    timings = {f"{NAME_PREFIXES['timing']}{name}": path for name, path in Timings(campaign).outputs.items()}
+    timings = {
+        f"{NAME_PREFIXES['timing']}{name}": path for name, path in Timings(campaign).record_paths.items()
+    }
     searches = {
         f"{NAME_PREFIXES['batch search']}{name}": path
-        for name, path in BatchSearches(campaign).outputs.items()
+        for name, path in BatchSearches(campaign).record_paths.items()
     }
-    records = {**benchmarks, **timings, **searches, **campaign.record_paths}
-    existing = {name: Path(path) for name, path in records.items() if Path(path).exists()}
+    record_paths = {**benchmarks, **timings, **searches, **campaign.record_paths}
+    existing = {name: Path(path) for name, path in record_paths.items() if Path(path).exists()}
     if selector in RECORD_STATUSES:
         return {name: path for name, path in existing.items() if record_status(path) == selector}
     return {name: path for name, path in existing.items() if fnmatch.fnmatchcase(name, selector)}
@@ -81,11 +83,11 @@ def repeat_runs(selector: str, study: str = "", site: str = "", run: bool = True
         config["site"] = bound["site"]  # The results are bound to this site, whatever is configured now.
     campaign = load_campaign({**config, "records": "campaign"})
     raise_if_imported(campaign.study)
-    records = select_measurements(campaign, selector)
-    if not records and selector in RECORD_STATUSES:
+    selected = select_measurements(campaign, selector)
+    if not selected and selector in RECORD_STATUSES:
         problem = f"no run of {campaign.study.name} has the status {selector}"
         raise InputError("nothing-to-repeat", problem, got=selector)
-    if not records:
+    if not selected:
         problem = f"'{selector}': no run of {campaign.study.name} that has a record matches"
         suggestion = suggest_pattern(selector, campaign.record_paths, RECORD_STATUSES)
         raise InputError("unknown-name", problem, got=selector, expected=SELECTOR, suggestion=suggestion)
@@ -96,10 +98,10 @@ def repeat_runs(selector: str, study: str = "", site: str = "", run: bool = True
             "campaign-running", problem, hint="nothing was changed; repeat runs when it has ended"
         )
     unlock.main(if_stale=True)
-    for path in records.values():
+    for path in selected.values():
         put_aside(path)
     ownership.release()
-    print(f"{count_by_kind(records)} will be repeated; old attempts are kept", flush=True)
+    print(f"{count_by_kind(selected)} will be repeated; old attempts are kept", flush=True)
     arguments = [f"study={config['study']}", f"site={config['site']}"]
     if campaign.site.launcher != "local":
         print(

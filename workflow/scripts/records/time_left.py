@@ -11,7 +11,7 @@ from typing import Any
 
 from plan.campaign import Campaign
 from plan.collective_benchmarks import CollectiveBenchmarks
-from plan.record_checks import load_record
+from records.record_checks import load_record
 
 RECORD_FIELDS = ("status", "reason", "started_at", "ended_at", "session", "wall_s")
 
@@ -43,12 +43,16 @@ class RecordCache:
 
 def time_left_estimator(campaign: Campaign) -> Callable[[], float | None]:
     """Return a function that estimates the time left in seconds, without regard to runs under way."""
-    cache, outputs = RecordCache(), CollectiveBenchmarks(campaign).outputs
+    cache, benchmark_paths = RecordCache(), CollectiveBenchmarks(campaign).record_paths
 
     def estimate() -> float | None:
         current = campaign.with_current_decisions()
         return estimate_time_left(
-            current, cache.read_all(current.record_paths), outputs, cache.read_all(outputs), {}
+            current,
+            cache.read_all(current.record_paths),
+            benchmark_paths,
+            cache.read_all(benchmark_paths),
+            {},
         )
 
     return estimate

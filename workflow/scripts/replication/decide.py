@@ -29,7 +29,7 @@ def aggregate_blocks(campaign: Campaign, block: int) -> pd.DataFrame:
         return aggregate_records(so_far, Path(folder) / "epochs.csv")
 
 
-def decision(runs: pd.DataFrame, rule: Replicates, block: int) -> dict[str, Any]:
+def decide(runs: pd.DataFrame, rule: Replicates, block: int) -> dict[str, Any]:
     """Return the decision after a block, in the form of its file (plan.decisions)."""
     verdicts = judge_cells(runs, rule)
     cells = {
@@ -45,17 +45,17 @@ def decision(runs: pd.DataFrame, rule: Replicates, block: int) -> dict[str, Any]
     return {"block": block, "rule": rule_fields(rule), "cells": cells}
 
 
-def summary(decided: dict[str, Any]) -> Note:
+def summarize_decision(decision: dict[str, Any]) -> Note:
     """Return a decision in one line."""
-    cells, block = decided["cells"], decided["block"]
+    cells, block = decision["cells"], decision["block"]
     refined = [name for name, cell in cells.items() if cell["refine"]]
     wide = [name for name, cell in cells.items() if cell["reached"] == NO]
-    used_up = block == decided["rule"]["at_most"]
+    used_up = block == decision["rule"]["at_most"]
     outcome = f"{number_of(len(refined), 'cell')} will get another run in block {block + 1}"
     if not refined:
         outcome = "no cell gets more runs" + ", because at_most is reached" * used_up
         outcome += f"; outside the target: {conditions.join_names(wide)}" if wide else ""
-    text = f"interval target after block {block}: {summarize_target(cells, decided['rule'])}; {outcome}"
+    text = f"interval target after block {block}: {summarize_target(cells, decision['rule'])}; {outcome}"
     return Note("precision-decided", text, block=block, refined=refined, not_precise=wide, used_up=used_up)
 
 
@@ -69,10 +69,10 @@ def main(*, study: str, site: str, block: int, out: Path) -> None:
         out: the decision
     """
     campaign = load_campaign({"study": study, "site": site, "records": "available"})
-    decided = decision(aggregate_blocks(campaign, block), campaign.study.replicates, block)
-    check(decided, "decision", out)
-    write_json(out, decided)
-    print(summary(decided))
+    decision = decide(aggregate_blocks(campaign, block), campaign.study.replicates, block)
+    check(decision, "decision", out)
+    write_json(out, decision)
+    print(summarize_decision(decision))
 
 
 if __name__ == "__main__":

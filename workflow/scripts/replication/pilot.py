@@ -254,7 +254,7 @@ def main(*, study: str, site: str, records: str, out: Path) -> None:
     campaign = measured_campaign(study, site, records)
     with tempfile.TemporaryDirectory() as folder:
         epochs_csv = Path(folder) / "epochs.csv"
-        attempted = [run for run in campaign.runs if run.run_id in campaign.statuses]
+        attempted = [run for run in campaign.runs if run.run_id in campaign.statuses_by_run]
         runs = timing_runs(aggregate_records(replace(campaign, designed_runs=attempted), epochs_csv))
         epochs = read_table(epochs_csv, "epochs")
     result = table(runs, epochs, Aim.from_study(campaign.study))

@@ -13,7 +13,7 @@ from analysis.level_words import cell_words
 from analysis.records import cell_levels, read_runs, successful, timing_runs
 from common.notes import Note
 from common.options import run_program
-from common.run_status import RunStatus
+from common.run_status import NO_RECORD_STATUSES
 from common.tables import read_results
 from common.text import number_of
 from declared.replicates import Replicates
@@ -65,7 +65,7 @@ def _target_note(runs: pd.DataFrame, rule: Replicates, verdicts: pd.DataFrame) -
 
 def _has_open_cells(runs: pd.DataFrame, verdicts: pd.DataFrame, rule: Replicates) -> bool:
     """Return whether any cell will get more runs."""
-    last = runs.loc[runs["status"] != RunStatus.MISSING, "block"].max()
+    last = runs.loc[~runs["status"].isin(NO_RECORD_STATUSES), "block"].max()
     return bool(last < rule.at_least or (last < rule.at_most and verdicts["refine"].any()))
 
 

@@ -16,10 +16,10 @@ class Required:
 
     def __init__(self, campaign: Campaign, decision: Callable[[int], str]) -> None:
         self._campaign, self._decision = campaign, decision
-        self._records: dict[tuple[int | None, tuple[tuple[str, int], ...]], list[str]] = {}
+        self._paths: dict[tuple[int | None, tuple[tuple[str, int], ...]], list[str]] = {}
 
-    def records(self, last: int | None = None) -> list[str]:
-        """Return the records of all blocks that have been decided, up to the block `last` if it is given."""
+    def record_paths(self, last: int | None = None) -> list[str]:
+        """Return the paths of the records of all decided blocks, up to the block `last` if it is given."""
         rule = self._campaign.study.replicates
         decisions = []
         # The last decision, after block at_most, reports which cells have reached the target.
@@ -30,18 +30,18 @@ class Required:
             if decision is None or not decision.refined:
                 break
         key = (last, tuple(decisions))
-        if key not in self._records:  # Many rules call this after every decision.
+        if key not in self._paths:  # Many rules call this after every decision.
             now = self._campaign.with_current_decisions()
-            self._records[key] = [
+            self._paths[key] = [
                 path for run, path in now.record_paths.items() if not last or now.by_id[run].block <= last
             ]
-        return self._records[key]
+        return self._paths[key]
 
-    def of_block(self, block: int) -> Callable[[object], list[str]]:
-        """Return an input function for Snakemake that lists the records of one block.
+    def record_paths_of_block(self, block: int) -> Callable[[object], list[str]]:
+        """Return an input function for Snakemake that lists the paths of one block's records.
 
         Raises:
             InputError: If the campaign has no such block.
         """
         runs = self._campaign.of_block(block).by_id
-        return lambda _: [path for path in self.records(block) if Path(path).parts[-3] in runs]
+        return lambda _: [path for path in self.record_paths(block) if Path(path).parts[-3] in runs]

@@ -28,7 +28,7 @@ from plan.campaign import load_merged_config
 from plan.decisions import DECISION_FOLDERS
 from plan.design import raise_if_imported
 from plan.ownership import raise_if_unwritable
-from plan.record_checks import record_status
+from plan.record_status import record_status
 from runs.machine_lock import machine_lock
 
 NICE = 19

@@ -24,7 +24,7 @@ from analysis.level_words import cell_words, level_text
 from analysis.records import groups_by, successful, varying
 from analysis.speedup import baseline_cells
 from common.errors import InputError, check_range
-from common.run_status import RunStatus
+from common.run_status import NO_RECORD_STATUSES
 from common.text import alternatives
 from prediction.predictors import MeasuredStudy
 from prediction.projection import predict_cases
@@ -308,7 +308,7 @@ def make_request(
 ) -> Request:
     """Return the request for the trainings of a question; `predicted` is for nodes that were not measured."""
     measured = series.measured_epoch(question.nodes)
-    attempts = series.runs.loc[series.runs["status"] != RunStatus.MISSING, "attempt"]
+    attempts = series.runs.loc[~series.runs["status"].isin(NO_RECORD_STATUSES), "attempt"]
     n_successful = len(successful(series.runs))
     return Request(
         question,

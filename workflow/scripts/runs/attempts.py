@@ -19,8 +19,8 @@
         unfinished.txt                   why there is no record
         put-aside                        a mark: the attempt no longer counts
 
-The final record is a copy of the latest record of an attempt that was not put aside. An attempt without a
-record is unfinished. A run without a final record is missing, and Snakemake repeats it.
+The final record is a copy of the latest record of an attempt that was not put aside. An attempt that ended
+without a record is unfinished. A run without a final record is missing, and Snakemake executes it.
 """
 
 import contextlib
@@ -38,13 +38,14 @@ from common.errors import print_line, raise_if_machine_error
 from common.files import format_utc, hold_lock, node_name, read_json, write_json, write_text, written_whole
 from common.notes import Note
 from common.schemas import check
-from launchers.protocol import AttemptLost, AttemptStopped
+from launchers.protocol import AttemptLost
 from launchers.variables import forget_variables
+from runs.interruptions import AttemptStopped
 from runs.machine_lock import machine_lock
 
 PUT_ASIDE = "put-aside"
 UNFINISHED = "unfinished.txt"
-HOLDER = "holder.json"
+SUPERVISOR_FILE = "holder.json"
 RUN_LOCK = ".lock"  # in a run's folder, locked during an attempt
 # Variables in which schedulers pass the number of the job.
 JOB_VARIABLES = ("SLURM_JOB_ID", "OAR_JOB_ID", "PBS_JOBID", "FLUX_ENCLOSING_ID")
@@ -85,8 +86,11 @@ def _has_record(attempt_folder: Path) -> bool:
         return False
 
 
-def unfinished_attempts(run_folder: Path) -> list[dict[str, Any]]:
-    """Return number and reason of each unfinished attempt, oldest first."""
+def attempts_without_record(run_folder: Path) -> list[dict[str, Any]]:
+    """Return number and reason of each attempt without a record, oldest first.
+
+    The reason is UNKNOWN_END if the supervisor left none: it was killed, or the attempt is still under way.
+    """
     return [
         {
             "attempt": attempt_number(path),
@@ -106,7 +110,7 @@ def earlier_attempts_s(attempt_folder: Path) -> float:
     total_s = 0.0
     for earlier in list_attempts(attempt_folder.parent):
         files = [file for file in earlier.iterdir() if file.name != PUT_ASIDE]
-        begun = read_holder(earlier).get("started_at")
+        begun = read_supervisor(earlier).get("started_at")
         if attempt_number(earlier) < attempt_number(attempt_folder) and begun and files:
             ended_s = max(file.stat().st_mtime for file in files)
             total_s += max(0.0, ended_s - datetime.fromisoformat(begun).timestamp())
@@ -120,10 +124,10 @@ def current_attempt(run_folder: Path) -> Path | None:
     return latest[0] if latest and not ended else None
 
 
-def read_holder(attempt_folder: Path) -> dict[str, Any]:
-    """Return process, host, job and started_at (UTC) of an attempt from holder.json; {} if unreadable."""
+def read_supervisor(attempt_folder: Path) -> dict[str, Any]:
+    """Return process, host and job of an attempt's supervisor, and started_at (UTC); {} if unreadable."""
     try:
-        content = read_json(attempt_folder / HOLDER)
+        content = read_json(attempt_folder / SUPERVISOR_FILE)
     except (OSError, ValueError):
         return {}
     return content if isinstance(content, dict) else {}
@@ -145,7 +149,7 @@ def create_attempt_folder(run_folder: Path) -> Path:
 
 
 @contextmanager
-def exclusive(run_folder: Path, title: str) -> Iterator[None]:
+def lock_run_and_machine(run_folder: Path, title: str) -> Iterator[None]:
     """Lock a run's folder and this machine during a measurement; print what this process waits for.
 
     The folder is locked for all nodes, so that a new job waits for one that outlived its Snakemake. On a file
@@ -165,13 +169,13 @@ def new_attempt(run_folder: Path) -> Iterator[Path]:
     """Begin an attempt of a run. If it ends in an exception, its folder keeps the reason."""
     attempt_folder = create_attempt_folder(run_folder)
     try:
-        holder = {
+        supervisor = {
             "process": os.getpid(),
             "host": node_name(),
             "job": _job_number(),
             "started_at": format_utc(time.time()),
         }
-        write_json(attempt_folder / HOLDER, holder)
+        write_json(attempt_folder / SUPERVISOR_FILE, supervisor)
         yield attempt_folder
     except BaseException as error:
         write_unfinished_reason(attempt_folder, _unfinished_reason(error))
@@ -181,7 +185,7 @@ def new_attempt(run_folder: Path) -> Iterator[Path]:
 def write_record(attempt_folder: Path, record: dict[str, Any], kind: str) -> None:
     """Check a record against the schema `kind`, and write it as attempt-<k>/record.json."""
     number = attempt_number(attempt_folder)
-    earlier = [entry for entry in unfinished_attempts(attempt_folder.parent) if entry["attempt"] < number]
+    earlier = [entry for entry in attempts_without_record(attempt_folder.parent) if entry["attempt"] < number]
     record = record | {"attempt": number, "unfinished_attempts": earlier}
     check(record, kind, attempt_folder / "record.json")
     write_json(attempt_folder / "record.json", record)
@@ -220,8 +224,8 @@ def _job_number() -> str | None:
     return number and number.replace("ƒ", "f")
 
 
-def put_aside(final_record: Path) -> None:
+def put_aside(final_record_path: Path) -> None:
     """Put aside all attempts of a run and remove its final record, so that it is measured again."""
-    for attempt_folder in list_attempts(final_record.parent):
+    for attempt_folder in list_attempts(final_record_path.parent):
         write_text(attempt_folder / PUT_ASIDE, "this attempt does not count: a repetition was requested\n")
-    final_record.unlink(missing_ok=True)
+    final_record_path.unlink(missing_ok=True)

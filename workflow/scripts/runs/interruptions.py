@@ -9,9 +9,13 @@ from pathlib import Path
 
 from common.errors import print_line
 from common.shell import INACCESSIBLE, INACCESSIBLE_STATUS
-from launchers.protocol import AttemptLost, AttemptStopped
+from launchers.protocol import AttemptLost
 
 WHO_REPEATS = "Snakemake repeats it if its profile has retries; otherwise, run the command again"
+
+
+class AttemptStopped(Exception):
+    """The attempt is stopped: SIGTERM, SIGINT or SIGHUP asked the supervisor to end. It gets no record."""
 
 
 @contextmanager

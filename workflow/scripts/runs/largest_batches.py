@@ -44,7 +44,7 @@ def main(*, study: str, site: str, out: Path) -> None:
     """
     declared_site = load_site(site)
     searches = planned_searches(plan_design(load_study(study), declared_site), declared_site)
-    files = [search.final_record(out.parents[1], declared_site) for search in searches]
+    files = [search.final_record_path(out.parents[1], declared_site) for search in searches]
     records = [KIND.read(file) for file in files]
     for record in records:
         text_of_size = f"batch size {record['batch_size']} (limit: {record['limit']})"

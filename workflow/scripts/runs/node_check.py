@@ -32,7 +32,7 @@ from environments.built import read_built
 from environments.record import BuiltEnvironment
 from launchers import launch
 from launchers.protocol import AttemptLost
-from launchers.slurm import Job, current_job
+from launchers.slurm import job_hosts, job_number
 from plan.identity import environment_of
 from plan.scheduling import allocation_options
 from plan.site_resources import common_site_fields
@@ -197,10 +197,10 @@ def idle_nodes(site: Site) -> int:
     return max(site.nodes, sum(node.is_idle for node in slurm_findings.eligible_nodes(nodes, site)))
 
 
-def _default_node_count(site: Site, job: Job | None) -> int:
+def _default_node_count(site: Site, job: str | None) -> int:
     """Return how many nodes to test if no number is given: all nodes of this job, or all idle nodes."""
     if job:
-        return len(site.usable_hosts(job.hosts))
+        return len(site.usable_hosts(job_hosts(job)))
     if site.launcher == "slurm":
         return idle_nodes(site)
     return 1 if site.launcher == "local" else site.nodes
@@ -219,13 +219,13 @@ def allocate(site: Site, nodes: int, arguments: Sequence[str]) -> int:
     command = ["salloc", "--quiet", "--job-name=ringside-node-check", time_option, *options, *program]
     environment = {**outside(), "PYTHONPATH": str(SCRIPTS)}
     try:
-        status = subprocess.run(command, cwd=CHECKOUT, env=environment, check=False).returncode
+        exit_status = subprocess.run(command, cwd=CHECKOUT, env=environment, check=False).returncode
     except FileNotFoundError:
         raise InputError("not-installed", "is not installed on this machine", file="salloc") from None
-    if status not in (0, SLOW_STATUS):
+    if exit_status not in (0, SLOW_STATUS):
         hint = f"./ringside doctor --site {site.name} names what to correct"
-        raise InputError("command-failed", f"ended with status {status}", file="node check", hint=hint)
-    return status
+        raise InputError("command-failed", f"ended with status {exit_status}", file="node check", hint=hint)
+    return exit_status
 
 
 def check_nodes(site: Site, nodes: int | None = None, out: Path | None = None) -> int:
@@ -242,7 +242,7 @@ def check_nodes(site: Site, nodes: int | None = None, out: Path | None = None) -
     if site.cpu_shares:
         problem = "is a list: nodes that differ by design are not compared"
         raise InputError("not-possible-here", problem, file=display_path(site.file), key="cpu_share")
-    job = current_job() if site.launcher == "slurm" else None
+    job = job_number() if site.launcher == "slurm" else None
     is_outside = site.launcher == "slurm" and job is None
     if nodes is None:
         nodes = _default_node_count(site, job)

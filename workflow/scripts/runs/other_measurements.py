@@ -101,9 +101,9 @@ class MeasurementKind(Generic[MeasurementT]):
 
         `results` is the folder results/<study>.
         """
-        final_record = measurement.final_record(results, site)
-        measurement_folder = final_record.parent
-        with attempts.exclusive(measurement_folder, self.title(measurement.name)):
+        final_record_path = measurement.final_record_path(results, site)
+        measurement_folder = final_record_path.parent
+        with attempts.lock_run_and_machine(measurement_folder, self.title(measurement.name)):
             attempt_folder = attempts.latest_recorded_attempt(measurement_folder)
             if (
                 attempt_folder is None
@@ -129,7 +129,7 @@ class MeasurementKind(Generic[MeasurementT]):
                         **result,
                     }
                     attempts.write_record(attempt_folder, record, self.name)
-            return attempts.copy_final_record(attempt_folder, final_record.name)
+            return attempts.copy_final_record(attempt_folder, final_record_path.name)
 
     def read(self, file: Path) -> dict[str, Any]:
         """Return the checked record of a measurement.

@@ -22,7 +22,7 @@ from common.shell import INACCESSIBLE, find_inaccessible_path
 from common.text import format_duration
 from launchers.log import read_end
 from plan.scheduling import JOB_OPTIONS
-from runs.attempts import attempt_path, unfinished_attempts
+from runs.attempts import attempt_path, attempts_without_record
 from runs.epochs import mean_of_timed, read_epochs
 from runs.reasons import is_disturbed
 from runs.session import SessionFile
@@ -84,8 +84,8 @@ class FailureWatch:
         self._same_failures: list[str] = []  # reasons of the latest failures in a row
         self.halted: Note | None = None
 
-    def count_run(self, status: str, reason: str) -> None:
-        """Count the end of a run; halt the campaign after MAX_SAME_FAILURES in a row for the same reason.
+    def add_result(self, status: str, reason: str) -> None:
+        """Add the result of a run; halt the campaign after MAX_SAME_FAILURES in a row for the same reason.
 
         Reasons that differ only in numbers are the same.
         """
@@ -102,7 +102,7 @@ class FailureWatch:
             )
             self._halt(Note("same-failure", text, runs=MAX_SAME_FAILURES, reason=reason))
 
-    def report_inaccessible(self, path: Note) -> bool:
+    def halt_because_inaccessible(self, path: Note) -> bool:
         """Halt the campaign because a node cannot access a path.
 
         Returns:
@@ -170,7 +170,7 @@ class CampaignProgress:
             with contextlib.suppress(OSError, ValueError, KeyError, TypeError):
                 self._print_end(ended)
 
-    def explain_error(self, event: Mapping[str, Any]) -> bool:
+    def halt_if_inaccessible(self, event: Mapping[str, Any]) -> bool:
         """Halt the campaign if a failed job (JOB_ERROR) ran on a node that cannot access a path.
 
         Returns:
@@ -180,7 +180,7 @@ class CampaignProgress:
             path = inaccessible_to_job(event) or self._inaccessible_to_ranks(event["jobid"])
         except (OSError, ValueError, KeyError, TypeError):
             return False
-        return path is not None and self.failures.report_inaccessible(path)
+        return path is not None and self.failures.halt_because_inaccessible(path)
 
     def print_refusal(self, event: Mapping[str, Any]) -> None:
         """Print why Slurm refused a job (JOB_ERROR), once for all jobs refused for the same reason."""
@@ -196,8 +196,9 @@ class CampaignProgress:
         wildcards = self._running.get(job, {})
         for kind, folder in FOLDERS.items():
             if kind in wildcards:
-                incomplete = unfinished_attempts(self._results / folder / wildcards[kind] / wildcards["key"])
-                return find_inaccessible_path(incomplete[-1]["reason"]) if incomplete else None
+                run_folder = self._results / folder / wildcards[kind] / wildcards["key"]
+                unfinished = attempts_without_record(run_folder)
+                return find_inaccessible_path(unfinished[-1]["reason"]) if unfinished else None
         return None
 
     def _print_end(self, wildcards: Mapping[str, str]) -> None:
@@ -209,17 +210,12 @@ class CampaignProgress:
         run_id = wildcards["run_id"]
         folder = self._results / "runs" / run_id / wildcards["key"]
         record = json.loads((folder / "record.json").read_text())
-        self.count_run(run_id, record["status"])
-        print_line(self.describe_end(run_id, record["status"], _result_text(record, folder)))
-        for hint in self.disturbance_hints(is_disturbed(record["reason"])):
+        print_line(self.end_run(run_id, record["status"], _result_text(record, folder)))
+        for hint in self.count_disturbed(is_disturbed(record["reason"])):
             print_line(f"ringside: {hint}")
-        self.failures.count_run(record["status"], str(record["reason"]))
+        self.failures.add_result(record["status"], str(record["reason"]))
 
-    def count_run(self, run_id: str, status: str) -> None:
-        """Count a run that has ended."""
-        self._session.add_run(run_id, status)
-
-    def disturbance_hints(self, disturbed: bool) -> Iterator[Note]:
+    def count_disturbed(self, disturbed: bool) -> Iterator[Note]:
         """Count whether the last run was disturbed, and yield hints about it, each once per session."""
         self._disturbed.append(disturbed)
         repeat = f"./ringside repeat invalid --study {self._results.name}"
@@ -237,8 +233,9 @@ class CampaignProgress:
             )
             yield Note("all-disturbed", text, runs=N_FIRST_RUNS)
 
-    def describe_end(self, run_id: str, status: str, result: str) -> Note:
-        """Return the line of the run that `count_run` has counted last."""
+    def end_run(self, run_id: str, status: str, result: str) -> Note:
+        """Count a run that has ended, and return its line."""
+        self._session.add_run(run_id, status)
         ended = self._session.ended
         n_planned, may_grow = self._count_planned()
         n_done = min(n_planned, self._session.n_done_before + len(ended))
@@ -270,7 +267,7 @@ def filter_log(progress: CampaignProgress | None, record: logging.LogRecord) -> 
             name, job or 0, getattr(record, "rule_name", None), getattr(record, "wildcards", None)
         )
     fields = vars(record)
-    if progress and name == "job_error" and progress.explain_error(fields):
+    if progress and name == "job_error" and progress.halt_if_inaccessible(fields):
         return False
     if progress and name == "job_error" and (number := fields["aux"].get("external_jobid")):
         print_line(f"ringside: {fields['rule_name']}: cluster job {number} failed: {failure_cause(fields)}")

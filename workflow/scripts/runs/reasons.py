@@ -1,7 +1,7 @@
 """How the text of a reason begins, for reasons that later stages distinguish.
 
-Records and runs.csv keep the text of a reason without its code. Those that write and those that read such a
-reason therefore share these prefixes. Kept campaigns have them, too, so they stay as they are.
+Records and runs.csv keep the text of a reason without its code, so writers and readers share these prefixes.
+They must not change: published campaigns contain them.
 """
 
 # Of runs with the status invalid.
@@ -10,12 +10,11 @@ MISPLACED_PREFIX = "misplaced: "
 LOG_PREFIX = "log: "  # the log of a user-supplied command
 NETWORK_PREFIX = "network: "
 PAUSED_PREFIX = "a rank was paused"
-# Of runs with the status missing.
+# Of runs with the status missing, which an early version called absent.
 NO_RECORD_PREFIX = "absent: "
 OLD_RECORD_PREFIX = "old: "  # the record is of other software, code, data or settings
-# Missing runs that this site can execute, whether or not they were begun. The reasons of other missing runs
-# say why the site cannot execute them.
-TO_RUN_PREFIXES = (NO_RECORD_PREFIX, OLD_RECORD_PREFIX)
+# Of missing runs that this site can execute. Reasons of the others say why the site cannot execute them.
+EXECUTABLE_PREFIXES = (NO_RECORD_PREFIX, OLD_RECORD_PREFIX)
 
 
 def is_disturbed(reason: str | None) -> bool:

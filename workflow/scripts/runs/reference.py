@@ -19,7 +19,8 @@ from common.run_status import RunStatus
 from declared.site import Site
 from environments.record import BuiltEnvironment
 from launchers import launch
-from launchers.protocol import AttemptLost, AttemptStopped
+from launchers.protocol import AttemptLost
+from runs.interruptions import AttemptStopped
 
 PROGRAM = "ranks.reference_work"
 TIME_LIMIT_S = 60.0  # usually it takes 0.3 s

@@ -85,14 +85,16 @@ def build_inputs(campaign: Campaign, config: list[str], options: list[str]) -> N
         sys.exit(result.returncode)
 
 
-def batch_script(campaign: Campaign, block: int, config: list[str], alone: bool, options: list[str]) -> str:
+def batch_script(
+    campaign: Campaign, block: int, config: list[str], runs_alone: bool, options: list[str]
+) -> str:
     """Return the batch script of a block.
 
     Args:
         campaign: The campaign.
         block: The block.
         config: Arguments for Snakemake's --config.
-        alone: Whether no other block runs at the same time, so that Snakemake can lock the folder.
+        runs_alone: Whether no other block runs at the same time, so that Snakemake can lock the folder.
         options: The caller's arguments for Snakemake.
     """
     snakemake = [
@@ -114,10 +116,10 @@ def batch_script(campaign: Campaign, block: int, config: list[str], alone: bool,
             f"cd {shlex.quote(str(CHECKOUT))} || exit 1",
             f'export PATH={path} PYTHONPATH=workflow/scripts SNAKEMAKE_PROFILE=""',
             'export RINGSIDE_SESSION="$(date -u +%Y%m%dT%H%M%SZ)-job$SLURM_JOB_ID"',
-            *(["python -m plan.unlock --if-stale"] if alone else []),
+            *(["python -m plan.unlock --if-stale"] if runs_alone else []),
             # exec, because Slurm's early signal has to reach Snakemake, which then waits for the current run
             # to end.
-            f"exec {shlex.join(snakemake + ([] if alone else ['--nolock']))}",
+            f"exec {shlex.join(snakemake + ([] if runs_alone else ['--nolock']))}",
             "",
         ]
     )
@@ -154,30 +156,29 @@ def campaign_jobs(campaign: Campaign) -> dict[str, str]:
 def has_missing_benchmarks(campaign: Campaign) -> bool:
     """Return whether a collective benchmark has no record yet."""
     benchmarks = CollectiveBenchmarks(campaign)
-    return len(benchmarks.available()) < len(benchmarks.outputs)
+    return len(benchmarks.existing_record_paths()) < len(benchmarks.record_paths)
 
 
 def submit(campaign: Campaign, config: list[str], options: list[str]) -> list[str]:
     """Submit an allocation for every block with something to do; return the numbers of the jobs."""
-    alone = campaign.site.scheduler.concurrent_runs == 1
+    runs_alone = campaign.site.scheduler.concurrent_runs == 1
     _logs(campaign).mkdir(parents=True, exist_ok=True)
     numbers: list[str] = []
-    benchmarks = has_missing_benchmarks(campaign)
     undecided = _first_undecided(campaign)
     for block in campaign.blocks:
         is_undecided = undecided is not None and block >= undecided
         runs = [run for run in campaign.runs if run.block == block and run.run_id in campaign.record_paths]
-        todo = [run for run in runs if not os.path.exists(campaign.record_paths[run.run_id])]
+        n_missing = sum(not os.path.exists(campaign.record_paths[run.run_id]) for run in runs)
         # Without another job, the last block's job executes the missing benchmarks.
-        runs_benchmarks = block == campaign.blocks[-1] and benchmarks and not numbers
-        if not is_undecided and not (runs and (todo or runs_benchmarks)):
+        runs_benchmarks = block == campaign.blocks[-1] and not numbers and has_missing_benchmarks(campaign)
+        if not is_undecided and not (runs and (n_missing or runs_benchmarks)):
             continue
         # A block beyond the fixed ones decides about its runs from the results of all earlier blocks.
         earlier = numbers if block > campaign.study.replicates.at_least else []
         number = _submit_block(
-            campaign, block, batch_script(campaign, block, config, alone, options), earlier
+            campaign, block, batch_script(campaign, block, config, runs_alone, options), earlier
         )
-        content = "runs decided at its start" if is_undecided else number_of(len(todo), "run")
+        content = "runs decided at its start" if is_undecided else number_of(n_missing, "run")
         print(f"block {block}: job {number}, {content}; log: {_logs(campaign)}/block-{block}.{number}.log")
         numbers.append(number)
     return numbers
@@ -253,7 +254,7 @@ def wait_for_jobs(campaign: Campaign) -> None:
     while campaign_jobs(campaign):
         time.sleep(POLL_S)
     campaign = campaign.with_current_decisions()
-    done = len(campaign.available())
+    done = len(campaign.existing_record_paths())
     if done < len(campaign.record_paths) or campaign.open or has_missing_benchmarks(campaign):
         raise InputError(
             "incomplete-campaign",

@@ -61,7 +61,7 @@ def supervise(
         AttemptLost: If the infrastructure failed.
     """
     run_folder = results / "runs" / planned_run.run_id / planned_run.key
-    with attempts.exclusive(run_folder, planned_run.run_id):
+    with attempts.lock_run_and_machine(run_folder, planned_run.run_id):
         attempt_folder = attempts.latest_recorded_attempt(run_folder)
         if attempt_folder is None or not is_final(attempts.read_attempt_record(attempt_folder)):
             environment = read_built(planned_run.environment)
@@ -257,7 +257,7 @@ def reference_before(
 def _ancestors() -> tuple[int, str | None]:
     """Return the ids of the parent (a shell or the prefork server) and the grandparent (Snakemake).
 
-    They change if one of both ends, since the system then gives its children another parent.
+    They change if either ends, because the system then gives its children another parent.
     """
     parent = os.getppid()
     try:

@@ -27,16 +27,19 @@ class Cause(NamedTuple):
     text: str
 
 
+# Invalid runs have the causes of _BY_REASON instead.
 _BY_STATUS: dict[str, Cause] = {
     RunStatus.OOM: Cause("out of memory", "ran out of memory"),
     RunStatus.FAILED: Cause("failed", "failed"),
     RunStatus.TIMEOUT: Cause("timed out", "reached the time limit"),
+    RunStatus.BROKEN: Cause("broken record", "have a broken record"),
     RunStatus.MISSING: Cause("no record", "have no record"),
 }
 _OTHERWISE_INVALID = Cause("invalid", "were excluded as invalid")
 _LIMIT = (
     r"\((?:limit (?P<limit>[\d.]+) %|more than (?P<older>[\d.]+)%)\)"  # The second form is of older records.
 )
+# Pattern of the beginning of a reason -> cause.
 _BY_REASON = (
     (
         rf"{DISTURBED_PREFIX}.* other processes {_LIMIT}",
@@ -68,8 +71,8 @@ _BY_REASON = (
 
 def find_cause(status: str, reason: str | None) -> Cause:
     """Return why a run with this status (not ok) and reason is not usable."""
-    if cause := _BY_STATUS.get(status):
-        return cause
+    if status != RunStatus.INVALID:
+        return _BY_STATUS[status]
     for pattern, cause in _BY_REASON:
         if matched := re.match(pattern, reason or ""):
             limit = next(filter(None, matched.groups()), "")

@@ -22,8 +22,8 @@ from models.soap import divide
 from plan.campaign import Campaign, load_campaign
 from plan.site_limits import reason_missing_at_site
 from plan.timings import MESSAGES, PART_FACTORS, PARTS, Timing, required_timings
+from records.missing import MissingRecord, Situation, describe_missing
 from records.next_commands import CONFIGURED, CampaignArguments, arguments_for, repeat_notes
-from runs.missing import MissingRecord, Situation, describe_missing
 from strategies.measure import KIND
 
 
@@ -117,7 +117,7 @@ def gather(campaign: Campaign) -> dict[str, pd.DataFrame]:
             table_rows.append(shared_columns | MissingRecord(Situation.NOT_EXECUTABLE, reason).columns)
             continue
         shared_columns["key"] = timing.key(site)
-        file = timing.final_record(campaign.results, site)
+        file = timing.final_record_path(campaign.results, site)
         if not file.exists():
             table_rows.append(shared_columns | describe_missing(file).columns)
             continue

@@ -111,7 +111,7 @@ def time_parts(
     folder = folder or site.cache / FOLDER / site.name
     record = KIND.reuse_or_measure(replace(load_study("quickstart"), name=FOLDER), site, timing, folder)
     if record["status"] != "ok":
-        log = timing.final_record(folder, site).parent
+        log = timing.final_record_path(folder, site).parent
         problem = f"timing of parts: {record['status']}: {record['reason']}"
         hint = "repeat the command on an idle machine, or give a smaller --batch-size"
         raise InputError("run-failed", problem, file=log, got=record["status"], hint=hint)

@@ -16,7 +16,7 @@ from common.errors import InputError
 from common.files import display_path, read_json
 from common.run_status import RunStatus
 from environments import scorep
-from launchers.slurm import current_job
+from launchers.slurm import job_number
 from models.graph import BYTES
 from models.messages import number_bytes
 from plan.binding import check_bound, read_binding
@@ -125,7 +125,7 @@ def measure(campaign: Campaign, planned: PlannedRun) -> Path:
 
 def _check_job(campaign: Campaign, planned: PlannedRun) -> None:
     """Raise InputError if the launcher starts ranks only in a scheduler's job, and this is none."""
-    if campaign.site.launcher == "slurm" and current_job() is None:
+    if campaign.site.launcher == "slurm" and job_number() is None:
         options = [
             option
             for option in allocation_options(campaign.site, planned.spec["nodes"])

@@ -1,8 +1,7 @@
 """Read and check records of runs and of other measurements.
 
 `load_record` checks a record against its schema, and `find_contradiction` against the plan of its run.
-`record_status` reads only the status, which is much faster. None of them raises an error for a broken record:
-its status is BROKEN.
+Neither raises an error for a broken record: its status is BROKEN. `plan.record_status` reads only the status.
 """
 
 from collections.abc import Mapping
@@ -12,8 +11,8 @@ from typing import Any
 from common.errors import InputError, raise_if_machine_error
 from common.files import display_path, read_json
 from common.notes import Note
-from common.run_status import RECORD_STATUSES, RunStatus
-from common.schemas import check, schema
+from common.run_status import RunStatus
+from common.schemas import check
 from plan.identity import PlannedRun
 
 
@@ -81,17 +80,3 @@ def _contradiction_of_ok(record: Mapping[str, Any]) -> Note | None:
             "other-cpu-time", f"other_cpu_share is {share}, its limit {limit}", share=share, limit=limit
         )
     return None
-
-
-def record_status(record: Path) -> str:
-    """Return the status in a record, BROKEN if it cannot be read or keys are missing.
-
-    The other checks of `load_record` would be too slow for the tens of thousands of records that are read
-    when Snakemake starts.
-    """
-    try:
-        content = read_json(record)
-    except (OSError, ValueError):
-        return RunStatus.BROKEN
-    is_complete = isinstance(content, dict) and all(key in content for key in schema(record.stem)["required"])
-    return content["status"] if is_complete and content["status"] in RECORD_STATUSES else RunStatus.BROKEN

@@ -2,8 +2,8 @@
 
 from pathlib import Path
 
+from records.missing import Situation, describe_missing
 from runs import attempts
-from runs.missing import Situation, describe_missing
 
 
 def test_attempt_begun_elsewhere_may_still_run(tmp_path: Path) -> None:
