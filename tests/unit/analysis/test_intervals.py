@@ -81,7 +81,7 @@ def test_many_pairs_at_once_are_each_that_of_scipy():
 def test_the_paired_test_is_that_of_r():
     # t.test(extra ~ group, sleep, paired = TRUE), as in R's ?t.test: t = -4.0621, df = 9, p-value = 0.002833
     pairs = intervals.paired(*(hours[None] for hours in SLEEP))
-    assert (pairs["to"] - pairs["base"])[0] / pairs["error"][0] == pytest.approx(-4.0621, abs=5e-5)
+    assert (pairs["first"] - pairs["second"])[0] / pairs["error"][0] == pytest.approx(-4.0621, abs=5e-5)
     assert pairs["df"][0] == 9
     row = intervals.difference_intervals(pairs).iloc[0]
     assert row["p"] == pytest.approx(0.002833, abs=5e-7)

@@ -125,13 +125,15 @@ class AdjustedMeans(CellMeans):
         low, high = intervals.t_interval(0.0, error, rows["df"])
         return rows.assign(low=rows["mean"] * np.exp(low), high=rows["mean"] * np.exp(high))
 
-    def _compare_pairs(self, to: Sequence[str], base: Sequence[str]) -> tuple[pd.DataFrame, pd.DataFrame]:
-        seconds, logs = super()._compare_pairs(to, base)
-        compared = [values.compare_pairs(to, base, MIN_SHARED_BLOCKS) for values in self.distances]
+    def _compare_pairs(
+        self, first: Sequence[str], second: Sequence[str]
+    ) -> tuple[pd.DataFrame, pd.DataFrame]:
+        seconds, logs = super()._compare_pairs(first, second)
+        compared = [values.compare_pairs(first, second, MIN_SHARED_BLOCKS) for values in self.distances]
         error = self.error_of_slopes(
-            np.column_stack([(rows["to"] - rows["base"]).to_numpy(float) for rows in compared])
+            np.column_stack([(rows["first"] - rows["second"]).to_numpy(float) for rows in compared])
         )
-        scale = (seconds["to"] + seconds["base"]) / 2
+        scale = (seconds["first"] + seconds["second"]) / 2
         return (
             seconds.assign(error=np.hypot(seconds["error"], error * scale)),
             logs.assign(error=np.hypot(logs["error"], error)),

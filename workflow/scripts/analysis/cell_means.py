@@ -11,7 +11,7 @@ is moderated by the variances of all cells:
               e^2 = d^2 / b                            within b shared blocks (paired t test)
               e^2 = s1^2 / n1 + s2^2 / n2              of independent groups (Welch)
     s^2, d^2  (w u + f v) / (w + f)                    moderated variances (`VariancePrior.moderated`)
-    df        w + f, at most `CellMeans.max_mean_df` for a mean and `CellMeans.within.df` for a paired ratio;
+    df        w + f, at most `CellMeans.max_mean_df` for a mean and `residual_spread.df` for a paired ratio;
               of independent groups by Welch-Satterthwaite, at most `CellMeans.max_mean_df`
 
 v is the variance of a cell's logarithms, or of the differences of two cells within blocks, with f degrees of
@@ -113,7 +113,7 @@ class Values:
         return Values({cell: means[cell] * (2 - means[cell] / x) for cell, x in self.by_cell.items()}, blocks)
 
     def compare_pairs(
-        self, to: Sequence[str], base: Sequence[str], min_shared_blocks: int = MIN_PAIRED_DF + 1
+        self, first: Sequence[str], second: Sequence[str], min_shared_blocks: int = MIN_PAIRED_DF + 1
     ) -> pd.DataFrame:
         """Compare pairs of cells within blocks if they share enough of them, else as independent groups.
 
@@ -121,16 +121,17 @@ class Values:
             A row per pair as returned by `intervals.paired` or `intervals.welch`, with within_blocks, the
             number of shared blocks or 0.
         """
-        shared = intervals.paired(*(self.blocks.reindex(list(cells)).to_numpy(float) for cells in (to, base)))
-        unpaired = np.flatnonzero(shared["n"] < min_shared_blocks)
-        ends = (np.asarray(cells, dtype=object)[unpaired].tolist() for cells in (to, base))
-        pairs = intervals.welch(self.by_cell, *ends).set_index(unpaired)
-        within = shared.assign(within_blocks=shared["n"]).drop(unpaired)
-        return pd.concat([within, pairs.assign(within_blocks=0)]).sort_index()
+        blocks = (self.blocks.reindex(list(cells)).to_numpy(float) for cells in (first, second))
+        paired = intervals.paired(*blocks)
+        unpaired = np.flatnonzero(paired["first_n"] < min_shared_blocks)
+        cells = (np.asarray(cells, dtype=object)[unpaired].tolist() for cells in (first, second))
+        independent = intervals.welch(self.by_cell, *cells).set_index(unpaired).assign(within_blocks=0)
+        paired = paired.assign(within_blocks=paired["first_n"]).drop(unpaired)
+        return pd.concat([paired, independent]).sort_index()
 
-    def differences(self, to: Sequence[str], base: Sequence[str]) -> pd.DataFrame:
-        """Return the difference of means of each pair (`intervals.difference_intervals`)."""
-        return intervals.difference_intervals(self.compare_pairs(to, base))
+    def differences(self, first: Sequence[str], second: Sequence[str]) -> pd.DataFrame:
+        """Return the mean of each first cell less that of the second (`intervals.difference_intervals`)."""
+        return intervals.difference_intervals(self.compare_pairs(first, second))
 
 
 @dataclass(frozen=True)
@@ -274,7 +275,8 @@ class CellMeans(Spread):
     """Means of a response by cell, and comparisons of cells, with the spread of log responses behind them.
 
     As a `Spread`, its `spread_values` are the logarithms, with the effects of blocks. The values themselves
-    are `values_by_cell`.
+    are `values_by_cell`. Of two cells that are compared, a difference is the first less the second, and a
+    ratio the first over the second.
 
     Attributes:
         values: The response of the runs, such as epoch times in s.
@@ -328,7 +330,7 @@ class CellMeans(Spread):
         return self.estimates.get(cell, Estimate(math.nan))
 
     @cached_property
-    def within(self) -> Spread:
+    def residual_spread(self) -> Spread:
         """Spread of the logarithms' residuals after cells and blocks."""
         log = self.values.log.blocks
         cell, block = np.nonzero(log.notna().to_numpy())
@@ -350,11 +352,11 @@ class CellMeans(Spread):
         """
         if self.sd == 0:
             return float(self.df)
-        logs, within = self.values.log.blocks, self.within
+        logs, residual = self.values.log.blocks, self.residual_spread
         about_means = float((logs.sub(logs.mean(axis="columns"), axis="index") ** 2).sum(axis=None))
-        block_squares = max(0.0, about_means - (within.sd**2 * within.df if within.df else 0.0))
+        block_squares = max(0.0, about_means - (residual.sd**2 * residual.df if residual.df else 0.0))
         run_squares = self.sd**2 * self.df - block_squares
-        block_df = within.lost_df - self.lost_df
+        block_df = residual.lost_df - self.lost_df
         parts = ((block_squares, block_df), (run_squares, self.df - block_df))
         squares = [part**2 / df for part, df in parts if df]
         return (
@@ -368,9 +370,10 @@ class CellMeans(Spread):
         return float(min(self.prior.df + n - 1, self.max_mean_df))
 
     def resolution(self, n: int) -> tuple[Spread, float]:
-        """Return the spread and the df of comparisons of cells of n runs: `within` blocks, or else `self`."""
-        if n >= MIN_SHARED_BLOCKS and self.within.df:
-            return self.within, float(min(self.within.prior.df + n - 1, self.within.df))
+        """Return the spread and the df of comparisons of cells of n runs, within blocks if these suffice."""
+        residual = self.residual_spread
+        if n >= MIN_SHARED_BLOCKS and residual.df:
+            return residual, float(min(residual.prior.df + n - 1, residual.df))
         return self, float(min(2 * (self.prior.df + n - 1), self.max_mean_df))
 
     def ratios(self, numerator: Sequence[str], denominator: Sequence[str]) -> pd.DataFrame:
@@ -383,7 +386,7 @@ class CellMeans(Spread):
             number of blocks that are compared, 0 for independent groups, NaN without an interval.
         """
         means, logs = self._compare_pairs(numerator, denominator)
-        value = means["to"] / means["base"]
+        value = means["first"] / means["second"]
         low, high = intervals.t_interval(0.0, logs["error"], logs["df"])
         blocks = logs["within_blocks"].where(np.isfinite(logs["error"]))
         return intervals.difference_intervals(logs).assign(
@@ -394,61 +397,61 @@ class CellMeans(Spread):
             within_blocks=blocks,
         )
 
-    def log_differences(self, to: Sequence[str], base: Sequence[str]) -> np.ndarray:
+    def log_differences(self, first: Sequence[str], second: Sequence[str]) -> np.ndarray:
         """Return the differences of mean logarithms of pairs of cells over the compared runs, [pairs]."""
-        logs = self.values.log.compare_pairs(to, base, MIN_SHARED_BLOCKS)
-        return (logs["to"] - logs["base"]).to_numpy(float)
+        logs = self.values.log.compare_pairs(first, second, MIN_SHARED_BLOCKS)
+        return (logs["first"] - logs["second"]).to_numpy(float)
 
-    def equivalence_p(self, to: Sequence[str], base: Sequence[str], margin: float) -> np.ndarray:
+    def equivalence_p(self, first: Sequence[str], second: Sequence[str], margin: float) -> np.ndarray:
         """Return p that each ratio of means lies outside 1 / (1 + margin) to 1 + margin."""
-        logs, limit = self._compare_pairs(to, base)[1], math.log1p(margin)
-        value, error, df = (
-            (logs["to"] - logs["base"]).to_numpy(float),
-            *(logs[name].to_numpy(float) for name in ("error", "df")),
-        )
+        logs, limit = self._compare_pairs(first, second)[1], math.log1p(margin)
+        value = (logs["first"] - logs["second"]).to_numpy(float)
+        error, df = (logs[name].to_numpy(float) for name in ("error", "df"))
         return intervals.equivalence_p(value, error, df, -limit, limit)
 
-    def differences(self, to: Sequence[str], base: Sequence[str]) -> pd.DataFrame:
+    def differences(self, first: Sequence[str], second: Sequence[str]) -> pd.DataFrame:
         """Return the difference of means of each pair, with interval and n (the smaller)."""
-        return intervals.difference_intervals(self._compare_pairs(to, base)[0]).drop(columns="p")
+        return intervals.difference_intervals(self._compare_pairs(first, second)[0]).drop(columns="p")
 
-    def pair_means(self, to: Sequence[str], base: Sequence[str]) -> pd.DataFrame:
-        """Return the means `to` and `base` of each pair's compared runs, with n and base_n."""
-        return self._compare_values(to, base)[["to", "base", "n", "base_n"]]
+    def pair_means(self, first: Sequence[str], second: Sequence[str]) -> pd.DataFrame:
+        """Return the means `first` and `second` of each pair's compared runs, with first_n and second_n."""
+        return self._compare_values(first, second)[["first", "second", "first_n", "second_n"]]
 
-    def _compare_values(self, to: Sequence[str], base: Sequence[str]) -> pd.DataFrame:
+    def _compare_values(self, first: Sequence[str], second: Sequence[str]) -> pd.DataFrame:
         """Return `Values.compare_pairs` of each pair, for rates with harmonic means."""
         if not self.is_rate:
-            return self.values.compare_pairs(to, base, MIN_SHARED_BLOCKS)
-        inverse = self.values.inverse.compare_pairs(to, base, MIN_SHARED_BLOCKS)
-        pairs = self.values.linearized_rates.compare_pairs(to, base, MIN_SHARED_BLOCKS)
-        return pairs.assign(to=1 / inverse["to"], base=1 / inverse["base"])
+            return self.values.compare_pairs(first, second, MIN_SHARED_BLOCKS)
+        inverse = self.values.inverse.compare_pairs(first, second, MIN_SHARED_BLOCKS)
+        pairs = self.values.linearized_rates.compare_pairs(first, second, MIN_SHARED_BLOCKS)
+        return pairs.assign(first=1 / inverse["first"], second=1 / inverse["second"])
 
-    def _compare_pairs(self, to: Sequence[str], base: Sequence[str]) -> tuple[pd.DataFrame, pd.DataFrame]:
+    def _compare_pairs(
+        self, first: Sequence[str], second: Sequence[str]
+    ) -> tuple[pd.DataFrame, pd.DataFrame]:
         """Return the comparisons of means and of logarithms of each pair, with moderated variances.
 
         By the delta method, the typical variance of a difference of means is the variance of logarithms times
         the squared means.
         """
-        means = self._compare_values(to, base)
-        logs = self.values.log.compare_pairs(to, base, MIN_SHARED_BLOCKS)
-        within = (logs["within_blocks"] > 0).to_numpy()
-        mean, base_mean, n, base_n = (means[name].to_numpy(float) for name in ("to", "base", "n", "base_n"))
-        prior, statistics = self.within.prior, self.cell_statistics[["s", "df"]]
-        df_share = self.within.df / (self.within.df + self.lost_df) if self.within.df else 1.0
-        (s, df), (base_s, base_df) = (
-            statistics.reindex(list(cells)).to_numpy(float).T for cells in (to, base)
+        means = self._compare_values(first, second)
+        logs = self.values.log.compare_pairs(first, second, MIN_SHARED_BLOCKS)
+        is_paired = (logs["within_blocks"] > 0).to_numpy()
+        mean, second_mean, n, second_n = means[["first", "second", "first_n", "second_n"]].to_numpy(float).T
+        residual, statistics = self.residual_spread, self.cell_statistics[["s", "df"]]
+        prior, df_share = residual.prior, residual.df / (residual.df + self.lost_df) if residual.df else 1.0
+        (s, df), (second_s, second_df) = (
+            statistics.reindex(list(cells)).to_numpy(float).T for cells in (first, second)
         )
-        for pairs, scale, base_scale in ((logs, 1.0, 1.0), (means, mean, base_mean)):
+        for pairs, scale, second_scale in ((logs, 1.0, 1.0), (means, mean, second_mean)):
             difference_variance = pairs["error"].to_numpy(float) ** 2 * n
-            typical = prior.variance * (scale**2 + base_scale**2) if prior.df else None
+            typical = prior.variance * (scale**2 + second_scale**2) if prior.df else None
             paired, paired_df = prior.moderated(difference_variance / df_share, (n - 1) * df_share, typical)
-            squares, base_squares = (s * scale) ** 2 / n, (base_s * base_scale) ** 2 / base_n
-            welch_error, welch_df = intervals.welch_error(squares, df, base_squares, base_df)
+            squares, second_squares = (s * scale) ** 2 / n, (second_s * second_scale) ** 2 / second_n
+            welch_error, welch_df = intervals.welch_error(squares, df, second_squares, second_df)
             with np.errstate(all="ignore"):
-                pairs["error"] = np.where(within, np.sqrt(paired / n), welch_error)
+                pairs["error"] = np.where(is_paired, np.sqrt(paired / n), welch_error)
             pairs["df"] = np.where(
-                within, np.minimum(paired_df, self.within.df), np.minimum(welch_df, self.max_mean_df)
+                is_paired, np.minimum(paired_df, residual.df), np.minimum(welch_df, self.max_mean_df)
             )
         return means, logs
 

@@ -111,9 +111,9 @@ def contrasts(
     data = pd.DataFrame(index=range(len(ends["to"])))
     means = ok.groupby("cell")[["n_allreduces", "sent_bytes"]].mean().astype(float)
     compared = cell_means.pair_means(ends["to"], ends["from"])
-    for end, mean, n in (("from", "base", "base_n"), ("to", "to", "n")):
-        data[f"{end}_n"] = compared[n].to_numpy(int)
-        data[f"{end}_s"] = compared[mean].to_numpy(float)
+    for end, cell in (("from", "second"), ("to", "first")):
+        data[f"{end}_n"] = compared[f"{cell}_n"].to_numpy(int)
+        data[f"{end}_s"] = compared[cell].to_numpy(float)
     ratios = cell_means.ratios(numerator=ends["to"], denominator=ends["from"])
     _set_interval(data, "ratio", ratios)
     _set_interval(data, "difference_s", cell_means.differences(ends["to"], ends["from"]))
@@ -240,7 +240,7 @@ def _response_ratios(runs: pd.DataFrame, paired: pd.DataFrame, response: Respons
     cell_means = estimate_response_means(runs, response)
     to, base = paired["to_cell"].tolist(), paired["from_cell"].tolist()
     means, ratios = cell_means.pair_means(to, base), cell_means.ratios(numerator=to, denominator=base)
-    data = pd.DataFrame({"response_from": means["base"], "response_to": means["to"]})
+    data = pd.DataFrame({"response_from": means["second"], "response_to": means["first"]})
     _set_interval(data, "response_ratio", ratios)
     return data.assign(response_df=ratios["df"], response_p=ratios["p"]).set_axis(paired.index)
 

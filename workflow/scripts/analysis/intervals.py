@@ -184,16 +184,16 @@ def equivalence_p(
     return np.where(np.asarray(error) == 0, 1.0 - inside, np.maximum(above, below))
 
 
-def welch(groups: Mapping[str, np.ndarray], to: Sequence[str], base: Sequence[str]) -> pd.DataFrame:
+def welch(groups: Mapping[str, np.ndarray], first: Sequence[str], second: Sequence[str]) -> pd.DataFrame:
     """Compare pairs of independent groups (Welch 1947, by scipy).
 
     Returns:
-        A row per pair: means `to` and `base`, sizes n and base_n, and the standard error of the difference of
-        the means with its degrees of freedom, NaN if a group has fewer than two values. The mean of an absent
-        group is NaN.
+        A row per pair: means `first` and `second`, sizes first_n and second_n, and the standard error of the
+        difference of the means with its degrees of freedom, NaN if a group has fewer than two values. The
+        mean of an absent group is NaN.
     """
     empty = np.array([])
-    pairs = [(groups.get(a, empty), groups.get(b, empty)) for a, b in zip(to, base, strict=True)]
+    pairs = [(groups.get(a, empty), groups.get(b, empty)) for a, b in zip(first, second, strict=True)]
     sizes = np.array([(len(x), len(y)) for x, y in pairs], dtype=int).reshape(-1, 2)
     error, df = np.full(len(pairs), math.nan), np.full(len(pairs), math.nan)
     for size in np.unique(sizes[(sizes > 1).all(axis=1)], axis=0):
@@ -204,12 +204,13 @@ def welch(groups: Mapping[str, np.ndarray], to: Sequence[str], base: Sequence[st
             df[rows] = scipy.stats.ttest_ind(x, y, axis=1, equal_var=False).df
         equal = (np.ptp(x, axis=1) == 0) & (np.ptp(y, axis=1) == 0)
         error[rows] = np.where(equal, 0.0, np.hypot(scipy.stats.sem(x, axis=1), scipy.stats.sem(y, axis=1)))
-    means = {"to": _group_means(groups, to), "base": _group_means(groups, base)}
-    return pd.DataFrame({**means, "n": sizes[:, 0], "base_n": sizes[:, 1], "error": error, "df": df})
+    means = {"first": _group_means(groups, first), "second": _group_means(groups, second)}
+    n = {"first_n": sizes[:, 0], "second_n": sizes[:, 1]}
+    return pd.DataFrame({**means, **n, "error": error, "df": df})
 
 
 def welch_error(
-    squares: np.ndarray, df: np.ndarray, base_squares: np.ndarray, base_df: np.ndarray
+    squares: np.ndarray, df: np.ndarray, second_squares: np.ndarray, second_df: np.ndarray
 ) -> tuple[np.ndarray, np.ndarray]:
     """Return the standard error of differences of two independent means, and its degrees of freedom, [n].
 
@@ -218,38 +219,37 @@ def welch_error(
     Args:
         squares: Squared standard errors of the means, s^2 / n.
         df: Degrees of freedom of s.
-        base_squares: Squared standard errors of the means that are subtracted.
-        base_df: Degrees of freedom of their s.
+        second_squares: Squared standard errors of the means that are subtracted.
+        second_df: Degrees of freedom of their s.
     """
-    total = squares + base_squares
+    total = squares + second_squares
     with np.errstate(all="ignore"):
-        welch_df = total**2 / (squares**2 / df + base_squares**2 / base_df)
-        return np.sqrt(total), np.where(total == 0, np.minimum(df, base_df), welch_df)
+        welch_df = total**2 / (squares**2 / df + second_squares**2 / second_df)
+        return np.sqrt(total), np.where(total == 0, np.minimum(df, second_df), welch_df)
 
 
-def paired(to: np.ndarray, base: np.ndarray) -> pd.DataFrame:
-    """Compare `to` and `base` [pairs, blocks] over the blocks in which both have a value.
+def paired(first: np.ndarray, second: np.ndarray) -> pd.DataFrame:
+    """Compare `first` and `second` [pairs, blocks] over the blocks in which both have a value.
 
     Returns:
         The columns of `welch`; the error is that of the mean difference, as in the paired t test.
     """
-    missing = np.isnan(to) | np.isnan(base)
-    to_values, base_values = (pd.DataFrame(np.where(missing, math.nan, values)) for values in (to, base))
-    difference = to_values - base_values
+    missing = np.isnan(first) | np.isnan(second)
+    shared = [pd.DataFrame(np.where(missing, math.nan, values)) for values in (first, second)]
+    difference = shared[0] - shared[1]
     n = difference.count(axis=1)
     error = difference.sem(axis=1).where(difference.max(axis=1) > difference.min(axis=1), 0.0).where(n > 1)
-    means = {"to": to_values.mean(axis=1), "base": base_values.mean(axis=1)}
-    return pd.DataFrame({**means, "n": n, "base_n": n, "error": error, "df": n - 1.0})
+    means = {"first": shared[0].mean(axis=1), "second": shared[1].mean(axis=1)}
+    return pd.DataFrame({**means, "first_n": n, "second_n": n, "error": error, "df": n - 1.0})
 
 
 def difference_intervals(pairs: pd.DataFrame) -> pd.DataFrame:
     """Return value, low, high, n (the smaller) and p of the differences in `welch` or `paired`."""
-    value = pairs["to"] - pairs["base"]
+    value = pairs["first"] - pairs["second"]
     low, high = t_interval(value, pairs["error"], pairs["df"])
     p = two_sided_p(value, pairs["error"], pairs["df"])
-    return pd.DataFrame(
-        {"value": value, "low": low, "high": high, "n": pairs[["n", "base_n"]].min(axis=1), "p": p}
-    )
+    n = pairs[["first_n", "second_n"]].min(axis=1)
+    return pd.DataFrame({"value": value, "low": low, "high": high, "n": n, "p": p})
 
 
 def two_sided_p(difference: np.ndarray, error: np.ndarray, df: np.ndarray) -> np.ndarray:
