@@ -342,11 +342,3 @@ def test_significant_ratios_are_counted_by_direction() -> None:
     assert answers._count_by_direction([slower, undecided]) == "1 of 2 significantly above 1"
     counted = answers._count_by_direction([faster, slower, undecided])
     assert counted == "1 of 3 significantly below 1 and 1 above"
-
-
-def test_ratios_of_a_range_have_equal_decimals() -> None:
-    precise, coarse = tables.Estimate(0.5146, 0.4524, 0.5853), tables.Estimate(0.6738, 0.5807, 0.7818)
-    assert tables.ratio(precise) == "0.515 [0.452, 0.585]"
-    assert tables.ratios([precise, coarse]) == ["0.51 [0.45, 0.59]", "0.67 [0.58, 0.78]"]
-    at_one = tables.Estimate(0.9764, 0.9541, 0.9996)
-    assert tables.ratios([at_one, coarse])[0] == "0.98 [0.95, 0.9996]"

@@ -69,10 +69,12 @@ NOTHING_TESTED = Note(
 READING = (
     "Compared cells differ in one factor{}. {}Brackets after a ratio of two levels are simultaneous 95 % "
     "intervals, which exclude 1 only for significant differences (p < 0.05 after Holm correction over a "
-    "factor's comparisons){}. All other brackets, such as those of means and speed-ups, are uncorrected 95 % "
-    "intervals of each number alone. Extremes among many comparisons tend to be exaggerated (selection bias)."
+    "factor's comparisons){}. All other brackets, such as those of means and speed-ups{}, are uncorrected "
+    "95 % intervals of each number alone. Extremes among many comparisons tend to be exaggerated (selection "
+    "bias)."
 )
 ENDS_AT_ONE = "; some of these end at 1, and p decides"
+RATIOS_OF_PARTS = " and the ratios in table `decomposition`"
 COMPUTATION = (
     " Time beyond computation is epoch time minus that of the cell on one device (with the same "
     "accumulation, if that was measured), scaled to the batches of a replica: communication, waiting and "
@@ -206,7 +208,8 @@ def _reading(evidence: Evidence, contrasts: Sequence[Contrast], has_recovered: b
     runs = evidence.runs
     source = " as far as the source says" if measured_elsewhere(runs) else ""
     ends_at_one = any(contrast.ends_at_one for contrast in select_significant(contrasts))
-    text = READING.format(source, _differences_of_cells(runs), ENDS_AT_ONE * ends_at_one)
+    ratios_of_parts = "" if evidence.table("decomposition").empty else RATIOS_OF_PARTS
+    text = READING.format(source, _differences_of_cells(runs), ENDS_AT_ONE * ends_at_one, ratios_of_parts)
     return text + COMPUTATION * has_recovered + _shared_blocks_text(runs, evidence.table("effects"))
 
 
@@ -556,13 +559,13 @@ def _range_text(ordered: Sequence[Contrast], stated: Collection[str] = ()) -> st
     is_one_change = len({contrast.change for contrast in ordered}) == 1
     ends = (ordered[0], ordered[-1])[: len(ordered)]
     values = []
-    for contrast, ratio in zip(ends, tables.ratios([end.ratio for end in ends]), strict=True):
+    for contrast in ends:
         levels = {name: level for name, level in contrast.other_levels.items() if name not in stated}
         context = treatment_text(levels) if contrast.other_levels else contrast.context
         words = "; ".join(
             filter(None, ("" if is_one_change else contrast.change, context, _p_words(contrast)))
         )
-        values.append(f"{ratio}{f' ({words})' if words else ''}")
+        values.append(f"{tables.ratio(contrast.ratio)}{f' ({words})' if words else ''}")
     return " to ".join(values)
 
 

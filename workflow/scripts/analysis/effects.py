@@ -320,7 +320,7 @@ def table(runs: pd.DataFrame, margin: float | None = None, response: Response = 
             [
                 conditions.comparison_note(data["within_blocks"]),
                 "Intervals of ratios are simultaneous over the comparisons of a factor: one excludes 1 only "
-                "if p is below 0.05 after Holm correction. Where one ends at 1, p decides.",
+                "if p < 0.05; where one ends at 1, p decides.",
             ],
         ),
         _p_values_note(data),

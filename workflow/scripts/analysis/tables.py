@@ -474,11 +474,7 @@ def ratio(estimate: Estimate, digits: int = 3) -> str:
 
     A bound that is 1 to rounding (`intervals.simultaneous_ratios`) is printed as 1: `0.64 [0.40, 1.00]`.
     """
-    return _mark_unequal(estimate, interval(estimate, digits))
-
-
-def _mark_unequal(estimate: Estimate, text: str) -> str:
-    """Return the text of a ratio with its interval, in which bounds that exclude 1 show it."""
+    text = interval(estimate, digits)
     if not text.endswith("]"):
         return text
     value, _, bounds = text[:-1].partition(" [")
@@ -488,15 +484,6 @@ def _mark_unequal(estimate: Estimate, text: str) -> str:
     if estimate.high < 1 and float(high) >= 1:
         high = _unlike_one(estimate.high) or high
     return f"{value} [{low}, {high}]"
-
-
-def ratios(estimates: Sequence[Estimate]) -> list[str]:
-    """Return `ratio` of each estimate, all with the decimals of the least precise one."""
-    texts = [ratio(estimate) for estimate in estimates]
-    places = [len(text.partition(" ")[0].partition(".")[2]) for text in texts]
-    if len(set(places)) == 1 or any("e" in text for text in texts):
-        return texts
-    return [_mark_unequal(estimate, interval_with_decimals(estimate, min(places))) for estimate in estimates]
 
 
 def _unlike_one(bound: float) -> str | None:
