@@ -73,7 +73,7 @@ READING = (
     "95 % intervals of each number alone. Extremes among many comparisons tend to be exaggerated (selection "
     "bias)."
 )
-ENDS_AT_ONE = "; some of these end at 1, and p decides"
+ENDS_AT_ONE = "; where one ends at 1, p is stated"
 RATIOS_OF_PARTS = " and the ratios in table `decomposition`"
 COMPUTATION = (
     " Time beyond computation is epoch time minus that of the cell on one device (with the same "
