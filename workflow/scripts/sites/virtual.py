@@ -16,7 +16,6 @@ from common.errors import InputError
 from common.shell import capture
 from declared.site import Site
 from declared.virtual import Settings, from_json, shaping
-from ranks.worker.node import machine
 
 STATE = Path("/run/ringside-cluster")
 NAMESPACE = "ringside-"
@@ -139,6 +138,11 @@ def read_state() -> dict[str, Any]:
     """Return the content of cluster.json, {} if it is missing or older than the machine's last start."""
     with contextlib.suppress(OSError, ValueError):
         state: dict[str, Any] = json.loads((STATE / "cluster.json").read_text())
-        if state.get("boot") == machine():
+        if state.get("boot") == boot_id():
             return state
     return {}
+
+
+def boot_id() -> str:
+    """Return the identifier of the machine's last start."""
+    return Path("/proc/sys/kernel/random/boot_id").read_text().strip()

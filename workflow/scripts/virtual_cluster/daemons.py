@@ -15,8 +15,7 @@ from pathlib import Path
 from common.errors import InputError
 from common.files import write_json
 from declared.virtual import Settings
-from ranks.worker.node import machine
-from sites.virtual import STATE, Process, is_running, read_state, recorded_programs, start_ticks
+from sites.virtual import STATE, Process, boot_id, is_running, read_state, recorded_programs, start_ticks
 
 # Environment variable of each program, by which it is found if the start was killed before it recorded the
 # program.
@@ -28,7 +27,7 @@ def begin(settings: Settings) -> None:
     """Record that a cluster is being started."""
     STATE.mkdir(mode=0o755)
     write_json(
-        STATE / "cluster.json", {"settings": vars(settings), "boot": machine(), "pids": {}, "ready": False}
+        STATE / "cluster.json", {"settings": vars(settings), "boot": boot_id(), "pids": {}, "ready": False}
     )
 
 
