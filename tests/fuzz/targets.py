@@ -14,6 +14,7 @@ import tempfile
 import zipfile
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from itertools import islice
 from pathlib import Path
 from unittest.mock import patch
 
@@ -65,6 +66,7 @@ from training_logs.log import LogError
 CAMPAIGNS = CHECKOUT / "docs" / "campaigns"
 UNPACKED_BYTES = 1 << 20
 ROWS = 4
+MAX_COMBINATIONS = 2000  # of a study that is planned
 
 
 @dataclass(frozen=True)
@@ -321,6 +323,13 @@ def _otf2() -> list[bytes]:
     return [bytes([number]) + file.read_bytes() for number, file in enumerate(_score_p())]
 
 
+MANIFEST = {
+    "study": "x", "sites": ["local"], "records": "records", "commit": None, "changed": [], "python": "3.11",
+    "libraries": {},
+    "sources": {"study": {"a": "0" * 64}, "locks": {}, "code": {}, "tables": {}, "records": {}},
+    "measured_with": {"environment": {}, "code": {}, "data": {}},
+    "products": {"figures/a": {"files": {"results/x/figures/a.pdf": "0" * 64}, "made_of": ["b"]}},
+}  # fmt: skip
 EPOCHS = (
     b"epoch,warm_up,epoch_time_s,closed_time_s,imbalance_s,validation_time_s,learning_rate,steps,n_allreduces,"
     b"samples_trained,train_loss,train_accuracy,validation_loss,validation_accuracy,throttled_s,sent_bytes,"
@@ -344,7 +353,10 @@ def _header_of(table: str) -> Callable[[], list[bytes]]:
 
 
 def _read_study(file: Path) -> object:
-    return plan_design(load_study(file.stem, file.parent), load_site("local"))
+    study = load_study(file.stem, file.parent)
+    if len(list(islice(study.combinations(), MAX_COMBINATIONS))) < MAX_COMBINATIONS:
+        plan_design(study, load_site("local"))
+    return study
 
 
 LOGS = "tests/unit/training_logs/logs/"
@@ -372,7 +384,7 @@ TARGETS = {
     "yaml": Target("fuzzed.yaml", load_yaml, lambda: [b"a: [1, 2.5, yes, &x {b: 'c'}, *x]\n"]),
     "json": Target("fuzzed.json", read_json, lambda: [b'{"a": [1, -2.5e3, null, "\\u00e9"]}'], (ValueError, OSError)),
     "record": Target("record.json", load_record, lambda: [json.dumps(record_content()).encode()]),
-    "manifest": Target("manifest.json", read_manifest, lambda: [b'{"study": "a", "products": {}, "sources": {}}']),
+    "manifest": Target("manifest.json", read_manifest, lambda: [json.dumps(MANIFEST).encode()]),
     "runs": Target("runs.csv", lambda file: read_table(file, "runs"), _first_rows("runs")),
     "epochs": Target("epochs.csv", lambda file: read_table(file, "epochs"), _first_rows("epochs")),
     "network": Target("network.csv", lambda file: read_table(file, "network"), _first_rows("network")),

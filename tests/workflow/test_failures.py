@@ -80,17 +80,6 @@ def test_a_rank_that_is_killed_fails_its_run_only(fresh: Callable[..., Checkout]
     assert row["run_id"] in (checkout.results / "tables" / "missing.md").read_text()
 
 
-def test_a_run_over_its_time_limit_is_ended(fresh: Callable[..., Checkout]) -> None:
-    checkout = fresh(STUDY.format(epochs=FOR_EVER))
-    checkout.edit("config/sites/local.yaml", "time_limit_s: 300", "time_limit_s: 12")
-    done = checkout.snakemake("records")
-    assert done.status == 0, done.output
-    (row,) = rows(checkout)
-    assert (row["status"], row["reason"]) == ("timeout", "not finished after the time limit of 12 s")
-    assert 12 <= float(row["wall_s"]) < 120
-    assert not ranks_of(checkout)
-
-
 @pytest.mark.parametrize(
     "signum", [pytest.param(signal.SIGTERM, marks=pytest.mark.thorough), signal.SIGINT]
 )  # by SIGTERM it is stopped in make cluster-test, too

@@ -30,13 +30,6 @@ def set_dates(checkout: Checkout, moment: float) -> None:
             os.utime(path, (moment, moment))
 
 
-def test_nothing_changed_runs_nothing(campaign: Checkout) -> None:
-    before = campaign.products()
-    done = campaign.snakemake("figures")
-    assert (done.status, done.jobs) == (0, {}), done.output
-    assert campaign.products() == before
-
-
 def test_every_file_touched_runs_nothing(campaign: Checkout) -> None:
     moment = time.time()
     for number, path in enumerate(sorted(campaign.folder.rglob("*"))):

@@ -17,7 +17,6 @@ import sys
 from collections.abc import Callable, Iterator
 from copy import deepcopy
 from pathlib import Path
-from tempfile import TemporaryDirectory
 from typing import Any
 
 import pytest
@@ -28,20 +27,8 @@ from hypothesis import strategies as st
 from analysis import study as analysis
 from common.errors import InputError
 from common.files import CHECKOUT
-from common.keys import load
 from common.shell import capture
-from common.tables import read_table
-from declared import frameworks as described
-from declared.datasets import read_datasets
-from declared.environments import EnvironmentKeys
-from declared.frameworks import FRAMEWORKS, load_framework
-from declared.site import load_site
-from declared.study import load_study
-from declared.topologies import TopologyKeys
-from plan.design import plan_design
-from provenance import manifest
-from records.record_checks import load_record
-from support.recorded import content as record_content
+from fuzz.targets import TARGETS
 from support.synthetic import campaign, write_frames
 
 HANG_S = 20
@@ -168,96 +155,11 @@ def nested(draw: Any, original: Any) -> Any:
     return value
 
 
-def yaml_of(name: str) -> Any:
-    """Return the content of a YAML file of the checkout."""
-    return yaml.safe_load((CHECKOUT / name).read_bytes())
-
-
-def mutated_yaml(*names: str) -> Any:
-    """Return a strategy of YAML files: mutations of what one of these files of the checkout says."""
-    return st.one_of(*(nested(yaml_of(name)) for name in names)).map(
+def mutated_yaml(content: bytes) -> Any:
+    """Return a strategy of YAML files: mutations of what one says."""
+    return nested(yaml.safe_load(content)).map(
         lambda changed: yaml.safe_dump(changed, allow_unicode=True).encode("utf-8", "replace")
     )
-
-
-@pytest.fixture(scope="module")
-def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return tmp_path_factory.mktemp("bad")
-
-
-@mutated(200)
-@given(content=mutated_yaml("config/studies/quickstart.yaml"))
-def test_studies(folder: Path, content: bytes) -> None:
-    (folder / "bad.yaml").write_bytes(content)
-    with works_or_complains():
-        study = load_study("bad", folder)
-        if len(list(zip(range(2000), study.combinations(), strict=False))) < 2000:
-            plan_design(study, load_site("local"))
-
-
-@mutated(150)
-@given(content=mutated_yaml("config/sites/local.yaml", "config/sites/slurm-example.yaml"))
-def test_sites(folder: Path, content: bytes) -> None:
-    (folder / "bad.yaml").write_bytes(content)
-    with works_or_complains():
-        plan_design(load_study("quickstart"), load_site("bad", folder))
-
-
-@mutated(100)
-@given(
-    content=mutated_yaml(
-        *(f"workflow/scripts/ranks/frameworks/{name}/framework.yaml" for name in ("pytorch-ddp", "lbann"))
-    )
-)
-def test_frameworks(folder: Path, content: bytes) -> None:
-    frameworks = folder / "frameworks"
-    if not frameworks.exists():
-        shutil.copytree(FRAMEWORKS, frameworks)
-    (frameworks / "lbann" / "framework.yaml").write_bytes(content)
-    with pytest.MonkeyPatch.context() as patch, works_or_complains():
-        patch.setattr(described, "FRAMEWORKS", frameworks)
-        load_framework.__wrapped__("lbann")
-
-
-@mutated(100)
-@given(
-    chosen=st.sampled_from(
-        [
-            (EnvironmentKeys, "containers/horovod-tensorflow/environment.yaml"),
-            (EnvironmentKeys, "containers/lbann/environment.yaml"),
-            (TopologyKeys, "config/topologies/p100.yaml"),
-        ]
-    ).flatmap(lambda case: st.tuples(st.just(case[0]), mutated_yaml(case[1])))
-)
-def test_environments_and_topologies(folder: Path, chosen: tuple[type, bytes]) -> None:
-    keys, content = chosen
-    (folder / "bad.yaml").write_bytes(content)
-    with works_or_complains():
-        load(keys, folder / "bad.yaml")
-
-
-@mutated(80)
-@given(content=mutated_yaml("workflow/scripts/datasets/table.yaml"))
-def test_tables_of_data_sets(folder: Path, content: bytes) -> None:
-    (folder / "table.yaml").write_bytes(content)
-    with works_or_complains():
-        read_datasets(folder / "table.yaml", folder / "none.yaml")
-
-
-def csv_files() -> dict[str, bytes]:
-    """The tables of a small made-up campaign, and of a kept one's network."""
-    runs, epochs = campaign(2)
-    chosen = runs[runs["framework"].isin(["pytorch-single", "pytorch-ddp"]) & (runs["batch_size"] == 32)]
-    with TemporaryDirectory() as folder:
-        files = write_frames(Path(folder), chosen, epochs[epochs["run_id"].isin(chosen["run_id"])])
-        tables = {file.stem: file.read_bytes() for file in files}
-    network_lines = (
-        (CHECKOUT / "docs" / "campaigns" / "prediction-virtual" / "network.csv").read_bytes().split(b"\n")
-    )
-    return tables | {"network": b"\n".join(network_lines[:40]) + b"\n"}
-
-
-TABLES = csv_files()
 
 
 @st.composite
@@ -293,73 +195,54 @@ def fields(draw: Any, content: bytes) -> bytes:
     return out.getvalue().encode("utf-8", "replace")
 
 
-def analysed(folder: Path, runs: str) -> None:
-    """All tables of these runs, and of epochs that are as they should be."""
-    (folder / "whole-epochs.csv").write_bytes(TABLES["epochs"])
-    analysis.main(runs=folder / runs, epochs=folder / "whole-epochs.csv", out=folder / "tables")
+MUTATORS = {
+    ".yaml": mutated_yaml,
+    ".json": lambda content: nested(json.loads(content)).map(lambda changed: json.dumps(changed).encode()),
+    ".csv": fields,
+}
+MUTATED_TARGETS = [name for name, target in TARGETS.items() if Path(target.name).suffix in MUTATORS]
 
 
-def test_fuzzed_examples_are_valid_before_mutation(folder: Path) -> None:
-    """Otherwise a refusal would not show that the mutation caused it."""
-    for name, content in TABLES.items():
-        (folder / f"{name}.csv").write_bytes(content)
-        assert len(read_table(folder / f"{name}.csv", name)) > 3
-    analysed(folder, "runs.csv")
-    (folder / "record.json").write_text(json.dumps(RECORD))
-    assert load_record(folder / "record.json")["status"] == "ok"
-    (folder / "manifest.json").write_text(json.dumps(MANIFEST))
-    assert manifest.read_manifest(folder / "manifest.json") == MANIFEST
+@pytest.mark.parametrize("name", MUTATED_TARGETS)
+def test_readers(tmp_path: Path, name: str) -> None:
+    target = TARGETS[name]
+    mutations = [MUTATORS[Path(target.name).suffix](content) for content in target.seeds()]
+
+    @mutated(60)
+    @given(content=st.one_of(*mutations))
+    def read(content: bytes) -> None:
+        (tmp_path / target.name).write_bytes(content)
+        with works_or_complains(*target.errors):
+            target.read(tmp_path / target.name)
+
+    read()
 
 
-@mutated(200)
-@given(data=st.data())
-def test_tables(folder: Path, data: Any) -> None:
-    name = data.draw(st.sampled_from(list(TABLES)))
-    (folder / f"{name}.csv").write_bytes(data.draw(fields(TABLES[name])))
-    with works_or_complains():
-        read_table(folder / f"{name}.csv", name)
+def test_tables_are_analysed_or_refused_before_any_output(tmp_path: Path) -> None:
+    runs, epochs = campaign(2)
+    chosen = runs[runs["framework"].isin(["pytorch-single", "pytorch-ddp"]) & (runs["batch_size"] == 32)]
+    runs_csv, epochs_csv = write_frames(tmp_path, chosen, epochs[epochs["run_id"].isin(chosen["run_id"])])
+    valid = runs_csv.read_bytes()
+    tables = tmp_path / "tables"
 
+    def analyse(content: bytes) -> None:
+        """Write all tables of these runs, and of epochs that are as they should be."""
+        (tmp_path / "mutated.csv").write_bytes(content)
+        shutil.rmtree(tables, ignore_errors=True)
+        analysis.main(runs=tmp_path / "mutated.csv", epochs=epochs_csv, out=tables)
 
-@mutated(15)
-@given(content=fields(TABLES["runs"]))
-def test_tables_are_analysed_or_refused_before_any_output(folder: Path, content: bytes) -> None:
-    (folder / "whole.csv").write_bytes(content)
-    shutil.rmtree(folder / "tables", ignore_errors=True)
-    refused = True
-    with works_or_complains():
-        analysed(folder, "whole.csv")
-        refused = False
-    assert refused != (folder / "tables").exists()
-    assert not list(folder.rglob("*.partial"))
+    @mutated(15)
+    @given(content=fields(valid))
+    def read(content: bytes) -> None:
+        refused = True
+        with works_or_complains():
+            analyse(content)
+            refused = False
+        assert refused != tables.exists()
+        assert not list(tmp_path.rglob("*.partial"))
 
-
-RECORD = record_content()
-
-
-@mutated(150)
-@given(changed=nested(RECORD))
-def test_records(folder: Path, changed: Any) -> None:
-    (folder / "record.json").write_text(json.dumps(changed))
-    with works_or_complains():
-        record = load_record(folder / "record.json")
-        assert record["status"] != "broken" or (record["reason"] and "\n" not in record["reason"])
-
-
-MANIFEST = {
-    "study": "x", "sites": ["local"], "records": "records", "commit": None, "changed": [], "python": "3.11",
-    "libraries": {},
-    "sources": {"study": {"a": "0" * 64}, "locks": {}, "code": {}, "tables": {}, "records": {}},
-    "measured_with": {"environment": {}, "code": {}, "data": {}},
-    "products": {"figures/a": {"files": {"results/x/figures/a.pdf": "0" * 64}, "made_of": ["b"]}},
-}  # fmt: skip
-
-
-@mutated(80)
-@given(changed=nested(MANIFEST))
-def test_manifests(folder: Path, changed: Any) -> None:
-    (folder / "manifest.json").write_text(json.dumps(changed))
-    with works_or_complains():
-        manifest.read_manifest(folder / "manifest.json")
+    analyse(valid)
+    read()
 
 
 @pytest.fixture(scope="module")
@@ -392,7 +275,7 @@ def checkout(
 )
 def test_programs_end_with_one_line_and_a_status(checkout: Any, name: str) -> None:
     @mutated(4)
-    @given(bad=mutated_yaml(name))
+    @given(bad=mutated_yaml((CHECKOUT / name).read_bytes()))
     def mutates(bad: bytes) -> None:
         done = checkout(name, bad)
         assert done.returncode in (0, 2), done.stderr

@@ -49,31 +49,28 @@ def older_names(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Non
     renamed._entries.cache_clear()
 
 
-def table(folder: Path, *, marked: bool) -> Path:
-    """Return a kept campaign's runs.csv with older names; a byte order mark has it read field by field."""
+def table(folder: Path) -> Path:
+    """Return a kept campaign's runs.csv with older names."""
     header, *lines = KEPT_RUNS.read_text().replace(",ok,", ",succeeded,").splitlines()
     header = re.sub(r"\bsteps\b", "steps_of_optimizer", re.sub(r"\bsite\b", "place", header))
-    if marked:
-        header = "\ufeff" + header  # the mark of spreadsheets
     file = folder / "runs.csv"
     file.write_text("\n".join([header, *lines, ""]), encoding="utf-8")
     return file
 
 
-@pytest.mark.parametrize("marked", [False, True])
-def test_older_columns_and_values_are_read(tmp_path: Path, marked: bool) -> None:
-    file = table(tmp_path, marked=marked)
+def test_older_columns_and_values_are_read(tmp_path: Path) -> None:
+    file = table(tmp_path)
     assert "succeeded" in file.read_text() and "steps_of_optimizer" in file.read_text()
     pd.testing.assert_frame_equal(read_table(file, "runs"), read_table(KEPT_RUNS, "runs"))
 
 
 def test_older_columns_of_results_are_read(tmp_path: Path) -> None:
-    read = read_results(table(tmp_path, marked=False))
+    read = read_results(table(tmp_path))
     pd.testing.assert_frame_equal(read, read_results(KEPT_RUNS))
 
 
 def test_table_with_both_names_is_refused(tmp_path: Path) -> None:
-    file = table(tmp_path, marked=False)
+    file = table(tmp_path)
     header, *lines = file.read_text().splitlines()
     file.write_text("\n".join([f"{header},steps", *(f"{line},1" for line in lines), ""]))
     with pytest.raises(InputError) as refused:

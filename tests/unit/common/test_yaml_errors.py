@@ -6,7 +6,6 @@ import pytest
 
 from common.errors import InputError
 from common.files import load_yaml
-from declared.study import load_study
 from support.refusals import assert_refusal
 
 
@@ -37,10 +36,3 @@ def test_slip_has_its_line_and_code(tmp_path: Path, text: str, line: int, code: 
     with pytest.raises(InputError) as refused:
         load_yaml(file)
     assert_refusal(refused.value, code, file=f"{file}:{line}")
-
-
-def test_mistake_in_a_study_is_explained(tmp_path: Path) -> None:
-    (tmp_path / "mine.yaml").write_text("title: Does it pay: a study\n")
-    with pytest.raises(InputError) as refused:
-        load_study("mine", tmp_path)
-    assert_refusal(refused.value, "needs-quotes", file=f"{tmp_path}/mine.yaml:1")

@@ -42,11 +42,6 @@ class Lattice:
         """Number of points with at least two values."""
         return int((np.bincount(self.indices) > 1).sum())
 
-    @property
-    def n_points(self) -> int:
-        """Number of points with at least one value."""
-        return len(np.unique(self.indices))
-
 
 def find_lattices(groups: Mapping[str, NDArray[np.float64]]) -> dict[str, Lattice]:
     """Return the lattice of each cell whose values lie on one; {} if the study as a whole shows none.

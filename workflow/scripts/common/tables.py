@@ -6,8 +6,7 @@ schema allows numbers and words, a column with a word becomes an ordered categor
 schema also lists the columns that together identify a row (`unique`), and those that are equal in all rows of
 a cell (`same_in_cell`).
 
-`_read_fast` reads valid tables with pandas. If anything is unusual, `_read_by_fields` reads the table again,
-field by field, and reports the line and the column of the first mistake.
+Every distinct field of a column is checked once: tables of large campaigns have millions of rows.
 """
 
 import csv
@@ -16,7 +15,6 @@ import io
 import itertools
 import math
 import re
-import warnings
 import zlib
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
@@ -25,6 +23,9 @@ from typing import Any, BinaryIO
 
 import numpy as np
 import pandas as pd
+import pyarrow as pa
+import pyarrow.compute as pc
+from pyarrow import csv as arrow_csv
 
 from common.errors import InputError
 from common.files import display_path, require_regular, stored_file, written_whole
@@ -34,13 +35,9 @@ from common.text import alternatives
 
 MAX_COMPRESSION_RATIO = 100  # A small .gz file must not fill the memory. Tables reach about 8.
 OTHER_SEPARATORS = (";", "\t", "|")  # which spreadsheets use in CSV files in some languages
-# Marks that pandas and the module csv can read differently.
-UNUSUAL_MARKS = (b'"', b", ", b" ,", b" \n", b"\t", b"\r", b",+", b",.")
-_QUOTED = re.compile(rb'"(?<=[,\n]")((?:[^"\n]++|"")++)"(?=[,\n])')
-_TEXT_RULES = {"enum", "pattern", "maxLength"}  # the rules of a schema that a text can break
+BLOCK_BYTES = 2**24  # The longest line that Arrow reads.
 DTYPES = {"string": "str", "integer": "Int64", "number": "float64", "boolean": "boolean"}
 _CONVERT: dict[str, Callable[[str], Any]] = {
-    "string": str,
     "integer": int,
     "number": float,
     "boolean": "true".__eq__,
@@ -67,10 +64,13 @@ def read_table(path: Path, schema_name: str) -> pd.DataFrame:
             contradict each other (`same_in_cell`). It names file, line and column.
     """
     path = stored_file(Path(path))
-    try:
-        frame = _read_fast(path, schema_name)
-    except (OSError, ValueError, OverflowError, MemoryError, pd.errors.ParserWarning):
-        frame = _read_by_fields(path, schema_name)
+    written_names = read_header(path)
+    header = rename_columns(written_names, column_rules(schema_name, written_names))
+    columns = _read_fields(path, len(header)) if header else []
+    for i, name in enumerate(header):
+        if has_older_values(name):
+            columns[i] = _texts(rename_values(name, columns[i].to_pylist()))
+    frame = _parse_columns(header, columns, lambda row: _line_number(path, row), schema_name, path)
     if conflict := _find_conflicting_row(frame, schema_name):
         row, code, problem, fields = conflict
         place = f"{display_path(path)}, line {_line_number(path, row)}"
@@ -145,163 +145,75 @@ def _open_table(path: Path) -> Iterator[BinaryIO]:
     yield io.BytesIO(text)
 
 
-def _read_fast(path: Path, schema_name: str) -> pd.DataFrame:
-    """Return a valid table; millions of rows take seconds.
-
-    Raises:
-        ValueError: If the table is invalid, or pandas could read it differently from the module csv.
-    """
-    required = schema(schema_name)["required"]
-    quoted: dict[str, str] = {}
-    with _open_table(path) as file:
-        source: BinaryIO = file
-        header, lines, commas, unusual = _scan_table(source)
-        if b'"' in unusual:
-            source, quoted = _replace_quoted_fields(source)
-            header, lines, commas, unusual = _scan_table(source)
-        properties = column_rules(schema_name, header)
-        written_names, header = header, rename_columns(header, properties)
-        if unusual or commas != lines * (len(header) - 1):  # pandas silently pads lines that are too short.
-            raise ValueError("quotes, blanks at the end of a field, or a line that is too short")
-        if len(set(header)) < len(header) or not set(required) <= set(header) <= set(properties):
-            raise ValueError("other columns")
-        read_as = {
-            written: "float64" if _column_type(properties[name]) == "number" else "str"
-            for written, name in zip(written_names, header, strict=True)
-        }
-        source.seek(0)
-        with warnings.catch_warnings():
-            warnings.simplefilter("error", pd.errors.ParserWarning)  # raised for a line that is too long
-            missing: dict[str, Any] = {"keep_default_na": False, "na_values": [""], "skip_blank_lines": False}
-            raw = pd.read_csv(source, dtype=read_as, index_col=False, encoding="utf-8", **missing)
-        raw = raw.set_axis(header, axis="columns")
-    frame = {}
-    for name, rules in properties.items():
-        if name not in header:
-            default = [str(rules["default"])] * len(raw) if "default" in rules else [""] * len(raw)
-            column = np.array(default, dtype=object)
-            frame[name] = _to_series(column, column != "", _column_type(rules))
-            continue
-        column = raw.pop(name)
-        if name in required and not _is_nullable(rules) and column.isna().any():
-            raise ValueError("an empty field")
-        frame[name] = _parse_clean_column(name, column, rules, quoted)
-    return pd.DataFrame(frame)
-
-
-def _scan_table(source: BinaryIO) -> tuple[list[str], int, int, set[bytes]]:
-    """Return the column names, the numbers of further lines and of commas in them, and the UNUSUAL_MARKS."""
-    lines = commas = 0
-    unusual: set[bytes] = set()
-    source.seek(0)
-    header = source.readline().decode().rstrip("\n").split(",")
-    for block in iter(lambda: source.read(2**24), b""):
-        lines, commas = lines + block.count(b"\n"), commas + block.count(b",")
-        # Searching for the single byte first is faster.
-        unusual.update(mark for mark in UNUSUAL_MARKS if mark.strip(b",\n") in block and mark in block)
-    return header, lines, commas, unusual
-
-
-def _replace_quoted_fields(source: BinaryIO) -> tuple[BinaryIO, dict[str, str]]:
-    """Return the table with a placeholder for each quoted field, and the fields by placeholder."""
-    source.seek(0)
-    text = source.read()
-    if b"\1" in text:
-        raise ValueError("a placeholder could be a field")
-    placeholders: dict[bytes, bytes] = {}
-    plain = _QUOTED.sub(lambda field: placeholders.setdefault(field[1], b"\1%d" % len(placeholders)), text)
-    fields = {name.decode(): field.decode().replace('""', '"') for field, name in placeholders.items()}
-    return io.BytesIO(plain), fields
-
-
-def _parse_clean_column(
-    name: str, column: pd.Series, rules: dict[str, Any], quoted: dict[str, str]
-) -> pd.Series:
-    """Return a column with the type of its schema; `quoted` has quoted fields by placeholder.
-
-    Raises:
-        ValueError: If a field breaks a rule.
-    """
-    column_type = _column_type(rules)
-    if column_type != "number":
-        is_free_text = column_type == "string" and not _TEXT_RULES & set(rules) and not has_older_values(name)
-        if is_free_text and not quoted:
-            return column
-        codes, distinct = pd.factorize(column)
-        texts = rename_values(name, [quoted.get(text, text) for text in distinct.tolist()])
-        if not is_free_text and not all(_is_allowed(text, rules, column_type) for text in texts):
-            raise ValueError("a field that is not allowed")
-        values = _as_array([_convert(text, column_type) for text in texts], column_type)
-        return pd.Series(values.take(codes, allow_fill=True))
-    values = column.to_numpy()
-    values = values[~np.isnan(values)]
-    if _is_outside(values, rules).any():
-        raise ValueError("a number that is not allowed")
-    return column.astype(DTYPES[column_type])
-
-
-def _is_outside(values: Any, rules: dict[str, Any]) -> Any:
-    """Return which numbers are infinite or outside the limits of their column."""
-    return (
-        ~np.isfinite(values)
-        | (values < rules.get("minimum", -math.inf))
-        | (values > rules.get("maximum", math.inf))
-        | (values <= rules.get("exclusiveMinimum", -math.inf))
-        | (values >= rules.get("exclusiveMaximum", math.inf))
-    )
-
-
-def _read_by_fields(path: Path, schema_name: str) -> pd.DataFrame:
-    """Return a table, or raise the InputError that names line and column of its first mistake."""
-    try:
-        # Spreadsheets write a byte order mark at the beginning of the file.
-        with _open_table(path) as table, io.TextIOWrapper(table, "utf-8-sig", newline="") as file:
-            reader = csv.reader(file, strict=True)
-            header = next(reader, [])
-            _check_separator(header, path)
-            rows, lines = [], []
-            for row in reader:
-                if len(row) != len(header):
-                    place = f"{display_path(path)}, line {reader.line_num}"
-                    expected = f"the {len(header)} of line 1"
-                    raise InputError("wrong-field-count", f"{len(row)} fields", file=place, expected=expected)
-                rows.append(row)
-                lines.append(reader.line_num)
-    except FileNotFoundError:
-        raise InputError("missing-file", "no such file", file=path) from None
-    except (OSError, UnicodeDecodeError, csv.Error) as error:
-        raise InputError("broken-file", f"cannot be read as CSV: {error}", file=path) from None
-    except MemoryError:
-        problem = "is too large for the memory of this machine"
-        raise InputError("too-large", problem, file=path) from None
-    header = rename_columns(header, column_rules(schema_name, header))
-    fields = list(zip(*rows, strict=True)) or [()] * len(header)
-    columns = [rename_values(name, texts) for name, texts in zip(header, fields, strict=True)]
-    return _parse_columns(header, columns, lines, schema_name, path)
-
-
-def check_first_line(path: Path) -> None:
-    """Check that the first line of a table is CSV with commas.
+def read_header(path: Path) -> list[str]:
+    """Return the names in the first line of a table.
 
     Raises:
         InputError: If it cannot be read as CSV, or its fields are separated by another character.
     """
-    try:
-        with open(require_regular(path), encoding="utf-8-sig", newline="") as file:
-            header = next(csv.reader(file, strict=True), [])
-    except (OSError, UnicodeDecodeError, csv.Error) as error:
-        raise InputError("broken-file", f"cannot be read as CSV: {error}", file=path) from None
-    _check_separator(header, path)
-
-
-def _check_separator(header: Sequence[str], path: Path) -> None:
-    """Raise InputError for the separator of spreadsheets in languages with decimal commas."""
+    # Spreadsheets write a byte order mark at the beginning of the file.
+    with (
+        _input_errors(path),
+        _open_table(path) as table,
+        io.TextIOWrapper(table, "utf-8-sig", newline="") as file,
+    ):
+        header = next(csv.reader(file, strict=True), [])
+    # Spreadsheets in languages with decimal commas use another separator.
     separator = next((sign for sign in OTHER_SEPARATORS if len(header) == 1 and sign in header[0]), None)
     if separator:
         hint = "save it as CSV with commas, and with points in numbers"
         problem = f"its fields are separated by {separator!r}"
         place = f"{display_path(path)}, line 1"
         raise InputError("wrong-separator", problem, file=place, expected="commas", hint=hint)
+    return header
+
+
+@contextmanager
+def _input_errors(path: Path) -> Iterator[None]:
+    """Raise InputError for a file that is missing, no CSV, or too large for the memory."""
+    try:
+        yield
+    except FileNotFoundError:
+        raise InputError("missing-file", "no such file", file=path) from None
+    except (OSError, UnicodeDecodeError, csv.Error, pa.ArrowInvalid) as error:
+        raise InputError("broken-file", f"cannot be read as CSV: {error}", file=path) from None
+    except MemoryError:
+        problem = "is too large for the memory of this machine"
+        raise InputError("too-large", problem, file=path) from None
+
+
+def _read_fields(path: Path, n_columns: int) -> list[pa.ChunkedArray]:
+    """Return the texts of each column below the header.
+
+    Raises:
+        InputError: If the file is no CSV, or a row has another number of fields.
+    """
+    names = [str(place) for place in range(n_columns)]
+    invalid_rows: list[arrow_csv.InvalidRow] = []
+
+    def stop(row: arrow_csv.InvalidRow) -> str:
+        invalid_rows.append(row)
+        return "error"
+
+    with _input_errors(path), _open_table(path) as file:
+        try:
+            table = arrow_csv.read_csv(
+                file,
+                # A single thread knows the numbers of rows. The header is one, so no table is empty.
+                arrow_csv.ReadOptions(use_threads=False, block_size=BLOCK_BYTES, column_names=names),
+                arrow_csv.ParseOptions(
+                    newlines_in_values=True, ignore_empty_lines=False, invalid_row_handler=stop
+                ),
+                arrow_csv.ConvertOptions(column_types=dict.fromkeys(names, pa.string()), null_values=[]),
+            )
+        except pa.ArrowInvalid:
+            if not invalid_rows:
+                raise
+    for row in invalid_rows:
+        place = f"{display_path(path)}, line {_line_number(path, row.number - 2)}"
+        expected = f"the {row.expected_columns} of line 1"
+        raise InputError("wrong-field-count", f"{row.actual_columns} fields", file=place, expected=expected)
+    return table.slice(1).columns
 
 
 def read_results(path: Path) -> pd.DataFrame:
@@ -328,7 +240,7 @@ def write_table(frame: pd.DataFrame, schema_name: str, path: Path) -> None:
     known_columns = [name for name in rules if name in frame]
     header = known_columns + [name for name in frame if name not in known_columns]
     columns = [_format_column(frame[name], _column_type(rules.get(name, {}))) for name in header]
-    _parse_columns(header, columns, range(2, len(frame) + 2), schema_name, path)
+    _parse_columns(header, list(map(_texts, columns)), lambda row: row + 2, schema_name, path)
     with written_whole(path) as partial, open(partial, "w", encoding="utf-8", newline="") as file:
         writer = csv.writer(file, lineterminator="\n")
         writer.writerow(header)
@@ -336,14 +248,18 @@ def write_table(frame: pd.DataFrame, schema_name: str, path: Path) -> None:
 
 
 def _parse_columns(
-    header: Sequence[str], columns: list[list[str]], lines: Sequence[int], schema_name: str, path: Path
+    header: Sequence[str],
+    columns: Sequence[pa.ChunkedArray],
+    find_line: Callable[[int], int],
+    schema_name: str,
+    path: Path,
 ) -> pd.DataFrame:
     """Return the texts of columns as a frame with the types of the schema.
 
     Args:
         header: Names of the columns.
         columns: The texts of each column.
-        lines: The line in the file of each row, for errors.
+        find_line: Returns the line in the file of a row, for errors.
         schema_name: The name of the table's schema.
         path: The file, for errors.
 
@@ -368,29 +284,48 @@ def _parse_columns(
     texts = dict(zip(header, columns, strict=True))
     frame = {}
     for name, rules in properties.items():
-        column = np.array(texts.get(name, [str(rules.get("default", ""))] * len(lines)), dtype=object)
-        filled = column != ""
-        bad = _first_invalid_row(column, filled, rules, name in required and not _is_nullable(rules))
+        column = texts[name] if name in texts else _texts([str(rules.get("default", ""))] * len(columns[0]))
+        frame[name], bad = _parse_column(column, rules, name in required and not _is_nullable(rules))
         if bad is not None:
-            code, problem = _broken_rule(column[bad], rules), f"{_quote_field(column[bad])} is not allowed"
-            place = f"{display_path(path)}, line {lines[bad]}"
+            text = column[bad].as_py()
+            code, problem = _broken_rule(text, rules), f"{_quote_field(text)} is not allowed"
+            place = f"{display_path(path)}, line {find_line(bad)}"
             raise InputError(code, problem, file=place, key=name, expected=_describe_rules(rules))
-        frame[name] = _to_series(column, filled, _column_type(rules))
     return pd.DataFrame(frame)
 
 
-def _first_invalid_row(
-    column: np.ndarray, filled: np.ndarray, rules: dict[str, Any], needed: bool
-) -> int | None:
-    """Return the first row that breaks the rules of its column, or None."""
-    if needed and not filled.all():
-        return int(np.argmin(filled))
+def _parse_column(
+    column: pa.ChunkedArray, rules: dict[str, Any], needed: bool
+) -> tuple[pd.Series, int | None]:
+    """Return a column with the type of its schema, and the first row that breaks its rules, or None."""
+    filled = pc.if_else(pc.equal(column, ""), None, column).combine_chunks().dictionary_encode()
+    codes = filled.indices.fill_null(-1).to_numpy()
     column_type = _column_type(rules)
-    distinct = dict.fromkeys(column[filled])
-    refused = {text for text in distinct if not _is_allowed(text, rules, column_type)}
-    if not refused:
-        return None
-    return next(row for row, text in enumerate(column) if text in refused)
+    values = [_convert(text, column_type) for text in filled.dictionary.to_pylist()]
+    is_bad = codes < 0
+    if not needed or not is_bad.any():
+        is_bad = np.array([not _is_allowed(value, rules) for value in values] + [False])[codes]
+    bad = int(is_bad.argmax()) if is_bad.any() else None
+    return pd.Series(_as_array(values, column_type).take(codes, allow_fill=True)), bad
+
+
+def _is_allowed(value: str | float | bool, rules: dict[str, Any]) -> bool:
+    """Return whether the rules of a column allow a field that was converted."""
+    if isinstance(value, str):
+        fits = value in rules.get("enum", (value,)) and len(value) <= rules.get("maxLength", math.inf)
+        is_text = _column_type(rules) == "string" or _allows_words(rules)
+        return is_text and fits and re.search(rules.get("pattern", ""), value) is not None
+    return isinstance(value, bool) or (
+        math.isfinite(value)
+        and rules.get("minimum", -math.inf) <= value <= rules.get("maximum", math.inf)
+        and rules.get("exclusiveMinimum", -math.inf) < value < rules.get("exclusiveMaximum", math.inf)
+    )
+
+
+def _convert(text: str, column_type: str) -> Any:
+    """Return the value of a field, or its text if it has another type."""
+    pattern = _PATTERNS.get(column_type)
+    return _CONVERT[column_type](text) if pattern and pattern.fullmatch(text) else text
 
 
 def _broken_rule(text: str, rules: dict[str, Any]) -> str:
@@ -405,33 +340,9 @@ def _broken_rule(text: str, rules: dict[str, Any]) -> str:
     return "too-long" if len(text) > rules.get("maxLength", math.inf) else "bad-pattern"
 
 
-def _is_allowed(text: str, rules: dict[str, Any], column_type: str) -> bool:
-    if column_type == "string":
-        fits = text in rules.get("enum", (text,)) and len(text) <= rules.get("maxLength", math.inf)
-        return fits and re.search(rules.get("pattern", ""), text) is not None
-    if not _PATTERNS[column_type].fullmatch(text):
-        return _allows_words(rules) and re.search(rules["pattern"], text) is not None
-    if column_type == "boolean":
-        return True
-    return not _is_outside(float(text), rules)
-
-
 def _allows_words(rules: dict[str, Any]) -> bool:
     """Return whether a column of numbers or booleans can also have words that match its pattern."""
     return "string" in rules.get("type", ()) and _column_type(rules) != "string"
-
-
-def _to_series(column: np.ndarray, filled: np.ndarray, column_type: str) -> pd.Series:
-    """Return texts as a series of a type, with missing values except in the rows that are `filled`."""
-    values = np.full(len(column), None, dtype=object)
-    values[filled] = [_convert(text, column_type) for text in column[filled]]
-    return pd.Series(_as_array(values, column_type))
-
-
-def _convert(text: str, column_type: str) -> Any:
-    """Return the value of an allowed field; a word in a column of numbers stays text."""
-    is_word = column_type in _PATTERNS and not _PATTERNS[column_type].fullmatch(text)
-    return text if is_word else _CONVERT[column_type](text)
 
 
 def _as_array(values: Sequence[Any] | np.ndarray, column_type: str) -> Any:
@@ -460,6 +371,10 @@ def _column_type(rules: dict[str, Any]) -> str:
     """Return the first type other than null that the rules of a column allow."""
     types = rules.get("type", "string")
     return types if isinstance(types, str) else next(name for name in types if name != "null")
+
+
+def _texts(texts: Sequence[str]) -> pa.ChunkedArray:
+    return pa.chunked_array([texts], pa.string())
 
 
 def _is_nullable(rules: dict[str, Any]) -> bool:

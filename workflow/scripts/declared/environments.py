@@ -20,8 +20,6 @@ CONTAINERS = CHECKOUT / "containers"
 COMMANDS = CHECKOUT / "config" / "commands"  # user-supplied commands, some with an environment of their own
 VARIANTS = ("cpu", "cuda")
 TOOL_VARIANTS = ("cpu",)
-# Forms that an environment is built in; an environment that the site has installed is "installed".
-DEPLOYMENTS = ("venv", "apptainer")
 # A copy of the stamp in the same folder, written after everything else.
 COMPLETE_FILE = "whole.json"
 BASE = "docker://debian:bookworm-slim"  # default base of images

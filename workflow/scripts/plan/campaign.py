@@ -601,7 +601,7 @@ def published_tables(records: str, study: Study) -> Path:
     Raises:
         InputError: If it has no tables, or tables of another study.
     """
-    from common.tables import check_first_line  # imported late, because pandas would delay every start
+    from common.tables import read_header  # imported late, because pandas would delay every start
 
     folder = Path(records)
     for name in ("runs.csv", "epochs.csv"):
@@ -610,7 +610,7 @@ def published_tables(records: str, study: Study) -> Path:
             place: dict[str, Any] = {"file": "config/config.yaml", "key": "records", "got": records}
             problem = f"there is no {records[:200]}/{name}"
             raise InputError("missing-file", problem, expected=expected, **place)
-        check_first_line(folder / name)
+        read_header(folder / name)
     with open(folder / "runs.csv", encoding="utf-8-sig", errors="replace", newline="") as table:
         try:
             first = next(csv.DictReader(table), {})

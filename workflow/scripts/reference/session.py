@@ -38,7 +38,7 @@ COLOURS = {
     "35": "#d2a8ff",
     "36": "#76e3ea",
 }
-TEXT, PROMPT, BACKGROUND = "#e6edf3", "#7ee787", "#0d1117"
+TEXT, BACKGROUND = "#e6edf3", "#0d1117"
 CONTROL = re.compile(r"\x1b\[([0-9;?]*)([A-Za-z])")
 
 
