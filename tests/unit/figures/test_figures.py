@@ -197,6 +197,8 @@ def test_baselines_have_a_place_of_their_own(drawings):
         first = min(ax.get_xticks()) + 0.3
         places = [x for line in markers for x in line.get_xdata() if x < first]
         assert len(places) == len(set(np.round(places, 6))) >= 4
+        n_baselines = sum(line.get_markerfacecolor() == "white" for line in markers)
+        assert n_baselines == (len(BASELINES) if "no accumulation" in ax.get_title() else 0)
 
 
 def test_the_same_records_give_the_same_bytes_in_another_process(csv, written, tmp_path):

@@ -195,6 +195,7 @@ def draw_lines(
         lead,
         *details,
         IDEAL_DRAWN if content.has_ideal else "",
+        _same_baselines_note(content.cells, content.baselines, view),
         *axis_notes,
         BANDS_NOTE if placement.axis.n_series > 1 else "",
         _single_level_note(content.single_level),
@@ -466,14 +467,17 @@ class Baseline:
         runs: Its measured runs.
         estimate: Its mean.
         series: Its series; None if the study has more series than styles.
-        position: Where its marker stands, beside those of the first level; None if its series is drawn with
-            a line, to which the baseline belongs.
+        is_single_device: It is of a single-device framework, and thus drawn as a horizontal line. Other
+            baselines are the beginning of a series.
+        position: Where its marker stands, beside those of the first level; None for the beginning of a
+            series, and in panels with other levels than its own.
         ideal: Positions and values of the ideal, [2, n]; n is 0 without an ideal.
     """
 
     runs: pd.DataFrame
     estimate: Estimate
     series: Series | None
+    is_single_device: bool
     position: float | None
     ideal: np.ndarray
 
@@ -515,9 +519,10 @@ def _panel_baseline(
         next((candidate for candidate in view.series if len(candidate.select(runs))), None),
     )
     estimate, offset = view.estimate(cell), placement.offsets.get(series.name, 0.0) if series else 0.0
-    position = None
-    if baseline_frameworks(runs):
-        position = min(placement.axis.positions.values()) + offset if series else None
+    position, is_single_device = None, bool(baseline_frameworks(runs))
+    if is_single_device:
+        if series and len(selection.rows_at(runs, panel_runs[view.panel_factors].iloc[0].to_dict())):
+            position = min(placement.axis.positions.values()) + offset
         offset = 0.0
     else:
         is_own = panel_runs["cell"].map(content.baselines).eq(cell) | panel_runs["cell"].eq(cell)
@@ -527,15 +532,17 @@ def _panel_baseline(
         start = estimate.value, float(runs["n_devices"].iloc[0])
         positions, values = _ideal_line(placement.axis, n_devices, start, view.response.ideal_exponent)
         ideal = np.array([positions + offset, values])
-    return Baseline(runs, estimate, series, position, ideal)
+    return Baseline(runs, estimate, series, is_single_device, position, ideal)
 
 
 def _draw_baseline(ax: Axes, view: View, baseline: Baseline, axis: LevelAxis) -> None:
-    """Draw a single-device baseline: a marker at the first level, and a horizontal line."""
-    if baseline.series is None or baseline.position is None:
+    """Draw a single-device baseline: a horizontal line, and in its own panel a marker at the first level."""
+    if baseline.series is None or not baseline.is_single_device:
         return
     series_style, values = baseline.series.style, view.values(baseline.runs)
-    marks.draw_interval(ax, series_style, baseline.position, baseline.estimate, values, axis.replicate_offset)
+    if baseline.position is not None:
+        offset = axis.replicate_offset
+        marks.draw_interval(ax, series_style, baseline.position, baseline.estimate, values, offset)
     line: dict[str, Any] = {"linewidth": 0.8, "linestyle": series_style.line, "zorder": 1}
     ax.axhline(baseline.estimate.value, color=series_style.colour, **line)
 
@@ -583,7 +590,6 @@ def _baseline_notes(view: View, drawn: set[str], baselines: dict[str, str]) -> l
         *([Note("ideal-explained", f"Ideal: {ideal}.")] if ideal else []),
         *([SMALLEST_CELL_IDEAL] if ideal and starts_later else []),
         baselines_note(used, view),
-        _same_baselines_note(drawn, baselines, view),
     ]
 
 

@@ -300,7 +300,7 @@ def factor_chart(view: View, _network: pd.DataFrame) -> Chart:
                 baselines=[
                     (series.index(baseline.series), baseline.estimate.value)
                     for baseline in baselines
-                    if baseline.series and baseline.position is not None
+                    if baseline.series and baseline.is_single_device
                 ],
                 out_of_memory=_level_marks(series, selection.rows_at(ran_out, levels), x, placement, words),
             )

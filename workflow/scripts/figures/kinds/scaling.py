@@ -52,7 +52,6 @@ MIN_ZOOMED_EFFICIENCY = 80.0  # in %; an axis of higher ones does not start at 0
 MAX_IDEAL_REACH = 1.7  # end of the ideal line, relative to the largest speed-up
 MAX_OCTAVES = 0.06  # largest shift of a marker on an axis of doublings, 4 % of the ideal
 LEAD = "{}{}. Bars: uncorrected 95 % intervals."
-NO_ACCUMULATION_NOTE = Note("baseline-without-accumulation", "Baselines do not accumulate.")
 HOW_TO_READ = (
     "Speed-up: mean epoch time of the baseline divided by mean epoch time of the cell. Ideal: devices of "
     "the cell divided by devices of the baseline. Efficiency: speed-up divided by the ideal. Lines between "
@@ -203,11 +202,10 @@ def _caption(view: View, content: _Ratios, axis_notes: Sequence[str]) -> caption
             scaling_phrase(kept_batch),
         ),
         *axis_notes[:1],
-        _baseline_time_note(used, view),
+        _baseline_time_note(used, view, is_accumulating=not accumulation_note(rows)),
         _estimate_note(content.estimated),
         captions.SINGLE_RUNS if _is_single_run(rows[rows["n_devices"] > 1]).any() else "",
         _no_baseline_note(without_baseline),
-        NO_ACCUMULATION_NOTE if accumulation_note(rows) else "",
         endnotes=[
             kept_batch or "",
             HOW_TO_READ,
@@ -222,15 +220,19 @@ def _caption(view: View, content: _Ratios, axis_notes: Sequence[str]) -> caption
     )
 
 
-def _baseline_time_note(used: Sequence[str], view: View) -> str:
-    """Return what the baseline cells `used` are, and the range of their mean epoch times."""
+def _baseline_time_note(used: Sequence[str], view: View, *, is_accumulating: bool) -> str:
+    """Return what the baseline cells `used` are, and the range of their mean epoch times.
+
+    Unless they accumulate as the cells do, the note says that they do not accumulate.
+    """
     times = [view.estimate(cell).value for cell in used]
     ends = dict.fromkeys(tables.number(end) for end in (min(times), max(times)))
     baseline_runs = view.all_runs[view.all_runs["cell"].isin(set(used))]
     names = sorted(set(baseline_runs["framework"]))
     single_device = baseline_frameworks(baseline_runs)
     description = " or ".join(names) if names == single_device else "the fewest devices"
-    text = f"Baseline: {description} ({' to '.join(ends)} {view.response.unit})."
+    name = "Baseline" if is_accumulating else "Baseline, without accumulation"
+    text = f"{name}: {description} ({' to '.join(ends)} {view.response.unit})."
     return Note("baseline-time", text, shortest=min(times), longest=max(times), frameworks=names)
 
 
@@ -240,7 +242,7 @@ def _estimate_note(estimated: Mapping[str, float]) -> str:
         return ""
     excess = 100 * (max(estimated.values()) - 1)
     error = f", up to {excess:.0f} % too high" if excess >= 1 else ""
-    text = f"Dotted: without waiting or contention{error}."
+    text = f"Dotted: estimate without waiting or contention{error}."
     return Note("estimate-drawn", text, ratios=dict(estimated))
 
 
