@@ -255,7 +255,7 @@ def select_lines(
 ) -> DrawnLines:
     """Return what the panels show; the other arguments are those of `draw_lines`."""
     baselines = _find_baselines(view, x) if with_baselines else {}
-    single_device = baseline_frameworks(view.all_runs) if with_baselines else []
+    single_device = baseline_frameworks(view.unfiltered_runs) if with_baselines else []
     cells = {cell for levels in panel_levels for cell in selection.rows_at(view.runs, levels)["cell"]}
     cells |= {baselines[cell] for cell in cells if cell in baselines}
     parallel_series = [
@@ -279,7 +279,7 @@ def select_lines(
         series
         for series in view.series
         if series in drawn_series
-        or (series not in parallel_series and set(series.select(view.all_runs)["cell"]) & used)
+        or (series not in parallel_series and set(series.select(view.unfiltered_runs)["cell"]) & used)
     ]
     return DrawnLines(cells, baselines, drawn_series, placed_series, single_level, legend_series, has_ideal)
 
@@ -449,10 +449,10 @@ def _find_baselines(view: View, x: str) -> dict[str, str]:
     This is their baseline. Without one, it is the cell with the fewest devices among those that differ only
     in `x`, if there are several.
     """
-    baselines = baseline_cells(view.all_runs)
-    cells = view.measured(view.all_runs).drop_duplicates("cell")
+    baselines = baseline_cells(view.unfiltered_runs)
+    cells = view.measured(view.unfiltered_runs).drop_duplicates("cell")
     cells = cells[~cells["cell"].isin(baselines)].sort_values("n_devices")
-    other_factors = [name for name in varying(view.all_runs) if name != x]
+    other_factors = [name for name in varying(view.unfiltered_runs) if name != x]
     for _, group in groups_by(cells, other_factors):
         if group[x].nunique() > 1:
             baselines |= dict.fromkeys(group["cell"], group["cell"].iloc[0])
@@ -491,7 +491,7 @@ def panel_baselines(
     view: View, x: str, panel_runs: pd.DataFrame, content: DrawnLines, placement: Placement
 ) -> list[Baseline]:
     """Return the baselines of a panel's cells, with the ideals that start from them."""
-    baselines, measured = content.baselines, view.measured(view.all_runs)
+    baselines, measured = content.baselines, view.measured(view.unfiltered_runs)
     cells = dict.fromkeys(baselines[cell] for cell in panel_runs["cell"] if cell in baselines)
     return [
         _panel_baseline(view, x, panel_runs, runs, content, placement)
@@ -581,10 +581,12 @@ def _baseline_notes(view: View, drawn: set[str], baselines: dict[str, str]) -> l
     used = sorted({baselines[cell] for cell in drawn if cell in baselines})
     if not used:
         return [NO_BASELINE]
-    has_single_device = view.runs["framework"].isin(baseline_frameworks(view.all_runs)).any()
+    has_single_device = view.runs["framework"].isin(baseline_frameworks(view.unfiltered_runs)).any()
     exponent = view.response.ideal_exponent
     ideal = IDEALS.get(exponent) if exponent is not None else None
-    starts_later = bool((view.all_runs.loc[view.all_runs["cell"].isin(used), "n_devices"] > 1).any())
+    starts_later = bool(
+        (view.unfiltered_runs.loc[view.unfiltered_runs["cell"].isin(used), "n_devices"] > 1).any()
+    )
     return [
         *([BASELINE_LINES] if has_single_device else []),
         *([Note("ideal-explained", f"Ideal: {ideal}.")] if ideal else []),
@@ -595,8 +597,8 @@ def _baseline_notes(view: View, drawn: set[str], baselines: dict[str, str]) -> l
 
 def _same_baselines_note(drawn: set[str], baselines: dict[str, str], view: View) -> str:
     """Return which levels the baselines have in all panels, though the panels differ in them; "" for none."""
-    names = [name for name in view.panel_factors if name in view.all_runs]
-    levels_of = view.all_runs.drop_duplicates("cell").set_index("cell")[names]
+    names = [name for name in view.panel_factors if name in view.unfiltered_runs]
+    levels_of = view.unfiltered_runs.drop_duplicates("cell").set_index("cell")[names]
     compared = levels_of.loc[[cell for cell in drawn if cell in baselines]]
     used = levels_of.loc[sorted({baselines[cell] for cell in compared.index})]
     common_levels = {
@@ -610,7 +612,7 @@ def _same_baselines_note(drawn: set[str], baselines: dict[str, str], view: View)
 
 def baselines_note(used: Sequence[str], view: View) -> str:
     """Return what the baseline cells `used` are, with the range of their means of the view's response."""
-    baseline_runs = view.all_runs[view.all_runs["cell"].isin(set(used))]
+    baseline_runs = view.unfiltered_runs[view.unfiltered_runs["cell"].isin(set(used))]
     single_device = baseline_frameworks(baseline_runs)
     kinds = [f"the single-device {' and '.join(single_device)}"] if single_device else []
     if set(baseline_runs["framework"]) - set(single_device):

@@ -64,8 +64,8 @@ class View:
     """The part of a study that one figure draws.
 
     Attributes:
-        all_runs: All runs that the figure can use, before its filter.
-        runs: The runs to draw.
+        unfiltered_runs: The runs that tables of time use, before the filter of the figure.
+        runs: The runs that the filter keeps and that fit the page.
         spec: The figure as the study declares it.
         series_factors: Factors that distinguish series.
         panel_factors: Factors that distinguish panels.
@@ -73,7 +73,7 @@ class View:
         response: The response that `estimate` and `values` return.
     """
 
-    all_runs: pd.DataFrame
+    unfiltered_runs: pd.DataFrame
     runs: pd.DataFrame
     spec: FigureSpec
     series_factors: list[str]
@@ -155,8 +155,8 @@ class View:
 
     @cached_property
     def cell_means(self) -> CellMeans:
-        """Means of all cells of `all_runs`, with their intervals."""
-        return estimate_response_means(self.all_runs, self.response)
+        """Means of all cells of `unfiltered_runs`, with their intervals."""
+        return estimate_response_means(self.unfiltered_runs, self.response)
 
     @property
     def quantity(self) -> str:
@@ -197,15 +197,15 @@ class View:
 
         A treatment has the same style in all figures of a study, as a framework has.
         """
-        study_series = self._make_series(self.all_runs, self.series_factors)
+        study_series = self._make_series(self.unfiltered_runs, self.series_factors)
         drawn_series = [series for series in study_series if len(series.select(self.runs))]
         if len(drawn_series) < len(level_combinations(self.runs, self.series_factors)):
             # The study has more series than there are styles, so some of those to draw have none.
             drawn_series = self._make_series(self.runs, self.series_factors)
-        default_factors = series_factors(self.all_runs)
+        default_factors = series_factors(self.unfiltered_runs)
         if default_factors == ["framework"] or not set(self.series_factors) <= set(default_factors):
             return drawn_series
-        default_series = self._make_series(self.all_runs, default_factors)
+        default_series = self._make_series(self.unfiltered_runs, default_factors)
         matching = [
             [
                 candidate.style
@@ -223,7 +223,7 @@ class View:
         ]
 
     def _make_series(self, runs: pd.DataFrame, names: Sequence[str]) -> list[Series]:
-        return _make_series(runs, names, sorted(set(self.all_runs["framework"])))
+        return _make_series(runs, names, sorted(set(self.unfiltered_runs["framework"])))
 
     @cached_property
     def cells(self) -> pd.DataFrame:
@@ -356,17 +356,17 @@ def build_view(runs: pd.DataFrame, spec: FigureSpec, response: Response = EPOCH_
         spec: The figure.
         response: The quantity on the axis of values.
     """
-    drawn = filtered(runs, spec)
+    filtered_runs = filtered(runs, spec)
     kind = KINDS[spec.kind]
     implied_factors = implied(
-        drawn[["parallelism", *PARALLELISM_OPTIONS]].drop_duplicates().to_dict("records")
+        filtered_runs[["parallelism", *PARALLELISM_OPTIONS]].drop_duplicates().to_dict("records")
     )
-    varied_factors = varying(drawn, exclude=implied_factors)
+    varied_factors = varying(filtered_runs, exclude=implied_factors)
     if N_DEVICES in {spec.x, *(spec.colour or ()), *(spec.facet or ())}:
         # N_DEVICES stands for nodes and devices of a node, of which the filtered cells may vary only one.
         varied_factors = [name for name in varied_factors if name not in (*NODES_AND_DEVICES, N_DEVICES)]
-        varied_factors += [N_DEVICES] if drawn[N_DEVICES].nunique() > 1 else []
-    axis_factors = [size_factor_name(drawn)] if kind.size_is_axis else list(kind.axis_factors)
+        varied_factors += [N_DEVICES] if filtered_runs[N_DEVICES].nunique() > 1 else []
+    axis_factors = [size_factor_name(filtered_runs)] if kind.size_is_axis else list(kind.axis_factors)
     if spec.x and not kind.allowed_x:
         axis_factors = [spec.x]
     facet = [name for name in spec.facet or () if name in varied_factors]
@@ -374,12 +374,12 @@ def build_view(runs: pd.DataFrame, spec: FigureSpec, response: Response = EPOCH_
     if not colour and spec.colour:
         colour = ["framework"]
     elif not colour:
-        colour = series_factors(drawn, exclude=[*axis_factors, *facet, *implied_factors])
+        colour = series_factors(filtered_runs, exclude=[*axis_factors, *facet, *implied_factors])
     unplaced = [name for name in varied_factors if name not in (*axis_factors, *colour, *facet)]
     treatments = treatments_of(unplaced)
     return View(
         runs,
-        drawn,
+        filtered_runs,
         spec,
         colour,
         [*facet, *(name for name in unplaced if name not in treatments), *treatments],

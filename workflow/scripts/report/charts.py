@@ -228,7 +228,7 @@ def build_charts(material: Material) -> dict[str, Chart | HeatMap]:
 
 def cells_chart(view: View, _network: pd.DataFrame) -> Chart:
     """Return the chart with a row per cell that `figures.kinds.overview` draws."""
-    words, ran_out = cell_words(view.all_runs), view.runs[view.runs["cell"].isin(view.out_of_memory)]
+    words, ran_out = cell_words(view.unfiltered_runs), view.runs[view.runs["cell"].isin(view.out_of_memory)]
     indices = {series.name: index for index, series in enumerate(view.series)}
     chart_panels = []
     for levels in selection.nonempty_panels(view.panel_levels, pd.concat([view.ok, ran_out])):
@@ -263,7 +263,7 @@ def cells_chart(view: View, _network: pd.DataFrame) -> Chart:
 def factor_chart(view: View, _network: pd.DataFrame) -> Chart:
     """Return the chart of `by_factor` and `interaction`."""
     x, for_comparison = str(view.spec.x), view.spec.kind == "interaction"
-    words, ran_out = cell_words(view.all_runs), view.runs[view.runs["cell"].isin(view.out_of_memory)]
+    words, ran_out = cell_words(view.unfiltered_runs), view.runs[view.runs["cell"].isin(view.out_of_memory)]
     panel_levels = lines.drawable_panels(view, x, for_comparison)
     content = lines.select_lines(view, x, panel_levels, with_baselines(view.spec), for_comparison)
     drawn_series = [*content.placed_series, *content.legend_series]
@@ -320,7 +320,7 @@ def factor_chart(view: View, _network: pd.DataFrame) -> Chart:
 
 def scaling_chart(view: View, network: pd.DataFrame) -> Chart:
     """Return the chart of speed-up and efficiency over devices that `figures.kinds.scaling` draws."""
-    words, planned = cell_words(view.all_runs), cell_rows(view, network)
+    words, planned = cell_words(view.unfiltered_runs), cell_rows(view, network)
     ratios = planned[planned["speedup"].notna()]
     multi_device = ratios[ratios["n_devices"] > ratios["baseline_n_devices"]]
     ran_out = planned[planned["cell"].isin(view.out_of_memory) & (planned["n_devices"] > 1)]
@@ -393,7 +393,7 @@ def _estimates(
 
 def fields_chart(view: View, _network: pd.DataFrame) -> HeatMap:
     """Return the chart with a field per cell that `figures.kinds.heat_map` draws."""
-    x, words = str(view.spec.x), cell_words(view.all_runs)
+    x, words = str(view.spec.x), cell_words(view.unfiltered_runs)
     view, columns, names = heat_map.arrange(view, x)
     rows_levels = heat_map.ordered_rows(view, names)
     fields_panels = [

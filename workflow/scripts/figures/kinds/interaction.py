@@ -33,7 +33,7 @@ def draw(records: Records, spec: FigureSpec) -> tuple[Figure, captions.Caption]:
 
 def _test_notes(view: View, factor: str, other_factor: str) -> tuple[str, str]:
     """Return the test of the interaction in the study's analysis of variance, and its share of variation."""
-    analysis = anova.analyse_runs(view.all_runs, view.response)
+    analysis = anova.analyse_runs(view.unfiltered_runs, view.response)
     rows = analysis.rows.set_index("term")
     names = [anova.TIMES.join(map(title, pair)) for pair in ((factor, other_factor), (other_factor, factor))]
     name = next((name for name in names if name in rows.index), "")

@@ -192,7 +192,7 @@ def _draw_ratios(
 def _caption(view: View, content: _Ratios, axis_notes: Sequence[str]) -> captions.Caption:
     """Return the caption of the figure."""
     rows = content.drawn_rows
-    baselines = baseline_cells(view.all_runs)
+    baselines = baseline_cells(view.unfiltered_runs)
     kept_batch = batch_scaling(view.runs, size_factor_name(view.runs))
     without_baseline = [cell for cell in dict.fromkeys(view.ok["cell"]) if cell not in baselines]
     used = sorted(set(rows["baseline_cell"].dropna()))
@@ -227,7 +227,7 @@ def _baseline_time_note(used: Sequence[str], view: View, *, is_accumulating: boo
     """
     times = [view.estimate(cell).value for cell in used]
     ends = dict.fromkeys(tables.number(end) for end in (min(times), max(times)))
-    baseline_runs = view.all_runs[view.all_runs["cell"].isin(set(used))]
+    baseline_runs = view.unfiltered_runs[view.unfiltered_runs["cell"].isin(set(used))]
     names = sorted(set(baseline_runs["framework"]))
     single_device = baseline_frameworks(baseline_runs)
     description = " or ".join(names) if names == single_device else "the fewest devices"
@@ -258,7 +258,7 @@ def cell_rows(view: View, network: pd.DataFrame) -> pd.DataFrame:
     `estimated_speedup` and `estimated_efficiency` are those without waiting (`shortest_epochs`). They need a
     collective benchmark that follows its fit; `fit_deviation` is its largest deviation from the fit.
     """
-    measured = build_rows(view.all_runs)
+    measured = build_rows(view.unfiltered_runs)
     measured = measured.drop(columns=[*factor_names(measured), "n_devices"])
     planned = view.runs.drop_duplicates("cell")[["cell", "n_devices", *factor_names(view.runs)]]
     rows = planned.merge(measured, how="left", on="cell")
@@ -266,7 +266,7 @@ def cell_rows(view: View, network: pd.DataFrame) -> pd.DataFrame:
     if len(network):
         from prediction.study import shortest_epochs  # slow to import, and few studies need it
 
-        lower_bounds = shortest_epochs(view.all_runs, network)
+        lower_bounds = shortest_epochs(view.unfiltered_runs, network)
     shortest, shortest_baseline = (
         rows[name].map(lower_bounds).astype(float) for name in ("cell", "baseline_cell")
     )
