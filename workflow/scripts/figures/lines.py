@@ -319,7 +319,7 @@ def _draw_panels(
             means,
             logarithmic=logarithmic,
             from_zero=view.response.ideal_exponent != 0,
-            quantity=view.quantity,
+            axis_name=view.axis_name,
         )
         axis.apply(ax, labels)
         if is_steep:

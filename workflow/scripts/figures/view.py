@@ -18,10 +18,10 @@ from analysis.measured import (
     OUT_OF_MEMORY_MARK,
     combination_text,
     currency_of,
+    default_series_factors,
     level_text,
     levels_in_order,
     out_of_memory_cells,
-    series_factors,
     size_factor_name,
     successful,
     title,
@@ -109,7 +109,9 @@ class View:
         runs = self.runs
         for name, levels in restricted.items():
             runs = runs[runs[name].isin(levels)]
-        facet = [name for name in self.panel_factors if name not in restricted or len(restricted[name]) > 1]
+        panel_factors = [
+            name for name in self.panel_factors if name not in restricted or len(restricted[name]) > 1
+        ]
         at_levels = ", ".join(
             _levels_phrase(
                 name, levels, " or ".join([combination_text({name: levels[0]}), *map(level_text, levels[1:])])
@@ -119,9 +121,8 @@ class View:
         counts = f"{len(fitting)} of {len(all_panels)} panels are drawn"
         text = f"{counts}, those at {at_levels}; a `filter` shows others."
         facts = {"drawn": len(fitting), "panels": len(all_panels), "levels": restricted}
-        return replace(
-            self, runs=runs, panel_factors=facet, omission_note=Note("panels-left-out", text, **facts)
-        )
+        note = Note("panels-left-out", text, **facts)
+        return replace(self, runs=runs, panel_factors=panel_factors, omission_note=note)
 
     @cached_property
     def ok(self) -> pd.DataFrame:
@@ -159,7 +160,7 @@ class View:
         return estimate_response_means(self.unfiltered_runs, self.response)
 
     @property
-    def quantity(self) -> str:
+    def axis_name(self) -> str:
         """Name of the axis of values, as in the note that it is logarithmic."""
         return "time" if self.response == EPOCH_TIME else self.response.title
 
@@ -202,7 +203,7 @@ class View:
         if len(drawn_series) < len(level_combinations(self.runs, self.series_factors)):
             # The study has more series than there are styles, so some of those to draw have none.
             drawn_series = self._make_series(self.runs, self.series_factors)
-        default_factors = series_factors(self.unfiltered_runs)
+        default_factors = default_series_factors(self.unfiltered_runs)
         if default_factors == ["framework"] or not set(self.series_factors) <= set(default_factors):
             return drawn_series
         default_series = self._make_series(self.unfiltered_runs, default_factors)
@@ -348,8 +349,8 @@ def build_response_view(records: RunsAndEpochs, spec: FigureSpec) -> View:
 def build_view(runs: pd.DataFrame, spec: FigureSpec, response: Response = EPOCH_TIME) -> View:
     """Return the view of a figure.
 
-    By default series are those of `analysis.measured.series_factors`. Every other varying factor makes
-    panels, so that no marker averages over a factor.
+    Without a `colour` in the spec, series are those of `default_series_factors`. Every other varying factor
+    makes panels, so that no marker averages over a factor.
 
     Args:
         runs: The runs of the study that the figure can use.
@@ -369,20 +370,23 @@ def build_view(runs: pd.DataFrame, spec: FigureSpec, response: Response = EPOCH_
     axis_factors = [size_factor_name(filtered_runs)] if kind.size_is_axis else list(kind.axis_factors)
     if spec.x and not kind.allowed_x:
         axis_factors = [spec.x]
-    facet = [name for name in spec.facet or () if name in varied_factors]
-    colour = [name for name in spec.colour or () if name in varied_factors]
-    if not colour and spec.colour:
-        colour = ["framework"]
-    elif not colour:
-        colour = series_factors(filtered_runs, exclude=[*axis_factors, *facet, *implied_factors])
-    unplaced = [name for name in varied_factors if name not in (*axis_factors, *colour, *facet)]
+    panel_factors = [name for name in spec.facet or () if name in varied_factors]
+    series_factors = [name for name in spec.colour or () if name in varied_factors]
+    if not series_factors and spec.colour:
+        series_factors = ["framework"]
+    elif not series_factors:
+        placed = [*axis_factors, *panel_factors, *implied_factors]
+        series_factors = default_series_factors(filtered_runs, exclude=placed)
+    placed = [*axis_factors, *series_factors, *panel_factors]
+    unplaced = [name for name in varied_factors if name not in placed]
     treatments = treatments_of(unplaced)
+    panel_factors += [*(name for name in unplaced if name not in treatments), *treatments]
     return View(
-        runs,
-        filtered_runs,
-        spec,
-        colour,
-        [*facet, *(name for name in unplaced if name not in treatments), *treatments],
+        unfiltered_runs=runs,
+        runs=filtered_runs,
+        spec=spec,
+        series_factors=series_factors,
+        panel_factors=panel_factors,
         response=response.with_currency(currency_of(runs)),
     )
 

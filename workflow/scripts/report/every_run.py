@@ -11,10 +11,10 @@ import pandas as pd
 
 from analysis import tables
 from analysis.measured import (
+    default_series_factors,
     has_words,
     level_text,
     measured_elsewhere,
-    series_factors,
     title,
     treatment_text,
     varying,
@@ -98,7 +98,7 @@ def run_order(runs: pd.DataFrame) -> tuple[pd.Series, bool]:
 
 def series_names(material: Material) -> pd.Series:
     """Return the name of each run's series, as in the legends of figures."""
-    runs, names = material.every_run, series_factors(material.runs)
+    runs, names = material.every_run, default_series_factors(material.runs)
     if names == ["framework"]:
         return runs["framework"]
     combinations = runs[names].drop_duplicates().to_dict("records")
