@@ -143,7 +143,7 @@ BANDS_NOTE = Note("shifted-sideways", "Markers on a grey band share its level.")
 NO_BASELINE = Note("no-baseline", "No baseline cell has a successful run.")
 NOTHING_TO_COMPARE = Note("nothing-to-compare", "no panel has two lines with two levels each")
 SINGLE_LINE = Note("single-line", "they have a single line")
-ONE_LEVEL = Note("one-level", "they were measured at one level of this axis only")
+ONE_LEVEL = Note("panel-of-one-level", "they were measured at one level of this axis only")
 
 
 def draw_lines(

@@ -18,7 +18,7 @@ from declared.products.figure_kinds import KINDS
 from figures import lines, panels, rows, selection, value_axis
 from figures.kinds import heat_map
 from figures.kinds.by_factor import with_baselines
-from figures.kinds.scaling import axis_top, cell_rows, drawn_quantities, ideal_lines, place_size_series
+from figures.kinds.scaling import axis_top, cell_rows, ideal_lines, place_size_series, ratios_to_draw
 from figures.selection import Series
 from figures.style import SeriesStyle
 from figures.view import View, build_response_view, build_view
@@ -332,8 +332,8 @@ def scaling_chart(view: View, network: pd.DataFrame) -> Chart:
     placement = place_size_series(planned, series)
     axis = placement.axis
     chart_panels = []
-    for name, quantity in drawn_quantities(view.spec).items():
-        unit = quantity.multiplier
+    for name, ratio in ratios_to_draw(view.spec).items():
+        unit = ratio.multiplier
         for levels in selection.nonempty_panels(view.panel_levels, multi_device):
             panel_rows = selection.rows_at(ratios, levels)
             points = [
@@ -343,7 +343,7 @@ def scaling_chart(view: View, network: pd.DataFrame) -> Chart:
                     Estimate(
                         unit * row[name], unit * row[f"{name}_low"], unit * row[f"{name}_high"], row["n"]
                     ),
-                    " %" if "%" in quantity.label else "",
+                    " %" if "%" in ratio.label else "",
                     words[row["cell"]],
                     is_single=row["n"] == 1 or row["baseline_n"] == 1,
                 )
@@ -353,7 +353,7 @@ def scaling_chart(view: View, network: pd.DataFrame) -> Chart:
             chart_panels.append(
                 Panel(
                     panels.panel_title(levels),
-                    quantity.label,
+                    ratio.label,
                     points,
                     ideals=[_curve(None, *ideal) for ideal in ideal_lines(name, axis, panel_rows)],
                     estimates=_estimates(series, panel_rows, f"estimated_{name}", unit, axis),
