@@ -17,7 +17,6 @@ from analysis.measured import axis_label, cell_words, device_axis_label, level_t
 from declared.products.figure_kinds import KINDS
 from figures import lines, panels, rows, selection, value_axis
 from figures.kinds import heat_map
-from figures.kinds.by_factor import with_baselines
 from figures.kinds.scaling import axis_top, cell_rows, ideal_lines, place_size_series, ratios_to_draw
 from figures.selection import Series
 from figures.style import SeriesStyle
@@ -262,13 +261,13 @@ def cells_chart(view: View, _network: pd.DataFrame) -> Chart:
 
 def factor_chart(view: View, _network: pd.DataFrame) -> Chart:
     """Return the chart of `by_factor` and `interaction`."""
-    x, for_comparison = str(view.spec.x), view.spec.kind == "interaction"
+    x = str(view.spec.x)
     words, ran_out = cell_words(view.unfiltered_runs), view.runs[view.runs["cell"].isin(view.out_of_memory)]
-    panel_levels = lines.drawable_panels(view, x, for_comparison)
-    content = lines.select_lines(view, x, panel_levels, with_baselines(view.spec), for_comparison)
+    panel_levels = lines.drawable_panels(view)
+    content = lines.select_lines(view, panel_levels)
     drawn_series = [*content.placed_series, *content.legend_series]
     series = [candidate for candidate in view.series if candidate in drawn_series]
-    placement = lines.place_series(view, x, series, for_comparison)
+    placement = lines.place_series(view, series)
     axis = placement.axis
     chart_panels = []
     for levels in panel_levels:
@@ -279,7 +278,7 @@ def factor_chart(view: View, _network: pd.DataFrame) -> Chart:
             for index, one_series in enumerate(series)
             for _, cell_runs in one_series.select(measured).groupby("cell", sort=False)
         ]
-        baselines = lines.panel_baselines(view, x, panel_runs, content, placement)
+        baselines = lines.panel_baselines(view, panel_runs, content, placement)
         is_drawn = set(measured["cell"])
         points += [
             _mean_point(view, series.index(baseline.series), baseline.position, baseline.runs, words)
@@ -314,7 +313,7 @@ def factor_chart(view: View, _network: pd.DataFrame) -> Chart:
         axis.bands,
         run_offset=axis.replicate_offset,
         joined=placement.is_joined,
-        logarithmic=lines.is_logarithmic(view, placement, x, for_comparison) or _is_wide(chart_panels),
+        logarithmic=lines.is_logarithmic(view, placement) or _is_wide(chart_panels),
     )
 
 

@@ -28,7 +28,7 @@ def draw(records: Records, spec: FigureSpec) -> tuple[Figure, captions.Caption]:
     lead = f"Interaction of {title(x)} and {colour} in {response.title}. {captions.MARKERS}"
     test, share = _test_notes(view, x, view.series_factors[0]) if len(view.ok) else ("", "")
     endnotes = [*view.response_notes, HOW_TO_READ, share]
-    return lines.draw_lines(view, x, lead, for_comparison=True, details=[test], endnotes=endnotes)
+    return lines.draw_lines(view, lead, details=[test], endnotes=endnotes)
 
 
 def _test_notes(view: View, factor: str, other_factor: str) -> tuple[str, str]:
