@@ -146,7 +146,8 @@ def _add_positions(
 def _draw_reference(ax: Axes, data: pd.DataFrame, bands: pd.DataFrame) -> int:
     """Draw a line from before to after each run, and a triangle where a run waited.
 
-    The axis is cut where single runs would squash all others. Returns the number of runs beyond it.
+    The axis is cut where single runs would squash all others; lines of the runs on it are whole. Returns the
+    number of runs beyond it.
     """
     data = data[data["reference"].notna()]
     percent = 100 * (data[["before", "after"]].to_numpy(float) - 1)
@@ -161,18 +162,22 @@ def _draw_reference(ax: Axes, data: pd.DataFrame, bands: pd.DataFrame) -> int:
     deviations = 100 * (data["reference"] - 1)
     block_means = 100 * np.expm1(bands["reference"].to_numpy())
     cut = max(MIN_AXIS_CUT, CUT_REACH * float(deviations.abs().quantile(CUT_QUANTILE)))
-    within = percent[(deviations.abs() <= cut).to_numpy()].ravel()
-    values = np.concatenate([within, [0.0], deviations.clip(-cut, cut), block_means])
-    low, high = float(np.nanmin(values)), float(np.nanmax(values))
-    margins = (high - low or 1.0) * np.array(
-        [0.08, 0.2]
-    )  # shares at the lower and the upper end; the upper one holds the triangles
-    ax.set_ylim(low - margins[0], high + margins[1])
+    is_shown, was_shown = deviations.abs() <= cut, None
+    while not is_shown.equals(was_shown):  # the line of a run that is shown can bring another run into view
+        was_shown = is_shown
+        low, high = _reference_ends(np.append(percent[is_shown.to_numpy()].ravel(), [0.0, *block_means]))
+        is_shown = is_shown | deviations.between(low, high)
+    ax.set_ylim(low, high)
     starts = data.loc[data["waited_s"] > 0, "left"]
     ax.plot(starts, [0.96] * len(starts), transform=ax.get_xaxis_transform(), **WAIT_MARKER)
-    is_beyond = (deviations > ax.get_ylim()[1]) | (deviations < ax.get_ylim()[0])
-    _mark_beyond(ax, data.loc[is_beyond, "middle"], deviations[is_beyond])
-    return int(is_beyond.sum())
+    _mark_beyond(ax, data.loc[~is_shown, "middle"], deviations[~is_shown])
+    return int((~is_shown).sum())
+
+
+def _reference_ends(values: np.ndarray) -> tuple[float, float]:
+    """Return the ends of an axis that shows these values (%), with room for triangles at the upper end."""
+    low, high = float(np.nanmin(values)), float(np.nanmax(values))
+    return low - 0.08 * (high - low or 1.0), high + 0.2 * (high - low or 1.0)
 
 
 def _mark_beyond(ax: Axes, middle: pd.Series, deviations: pd.Series) -> None:
