@@ -164,8 +164,8 @@ def test_equality_is_that_of_the_response(frames):
 @pytest.mark.parametrize(
     ("local_batch", "effective_batch", "kind"),
     [
-        ([16, 16, 16], [16, 32, 64], "weak scaling"),
-        ([16, 8, 4], [16, 16, 16], "strong scaling"),
+        ([16, 16, 16], [16, 32, 64], "fixed batch per replica"),
+        ([16, 8, 4], [16, 16, 16], "strong scaling (fixed global batch)"),
         ([16, 12, 10], [16, 24, 40], None),
     ],
 )

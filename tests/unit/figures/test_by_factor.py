@@ -61,8 +61,8 @@ def test_ideal_is_proportional_to_the_devices(records):
     for line in ideals(ax):
         assert line.get_ydata()[-1] == pytest.approx(3 * line.get_ydata()[0]), "on three nodes"
     assert [text.get_text() for text in figure.legends[0].get_texts()][-1] == "ideal (thin)"
-    assert find_note(caption.notes, "batch-scaling").facts == {"kind": "weak scaling"}
-    assert caption.startswith("Throughput by nodes, weak scaling of steps (fixed batch).")
+    assert find_note(caption.notes, "batch-scaling").facts == {"kind": "fixed batch per replica"}
+    assert caption.startswith("Throughput by nodes, fixed batch per replica.")
 
 
 def test_ideal_per_device_is_level(records):

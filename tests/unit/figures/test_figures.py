@@ -23,7 +23,7 @@ from common.options import run_program
 from common.tables import write_table
 from declared.figure_specs import FigureSpec, from_json
 from figures import captions, draw, lines, marks, panels, style
-from figures.kinds import projection, residuals, scaling
+from figures.kinds import projection, residuals
 from figures.kinds.network import NO_BENCHMARK
 from figures.kinds.prediction import NOTHING_PREDICTED
 from figures.view import build_view
@@ -197,6 +197,8 @@ def test_baselines_have_a_place_of_their_own(drawings):
         first = min(ax.get_xticks()) + 0.3
         places = [x for line in markers for x in line.get_xdata() if x < first]
         assert len(places) == len(set(np.round(places, 6))) >= 4
+        n_baselines = sum(line.get_markerfacecolor() == "white" for line in markers)
+        assert n_baselines == (len(BASELINES) if "no accumulation" in ax.get_title() else 0)
 
 
 def test_the_same_records_give_the_same_bytes_in_another_process(csv, written, tmp_path):
@@ -539,7 +541,7 @@ def test_without_a_baseline_there_is_no_speed_up(tmp_path):
     runs, epochs = campaign(failures={})
     runs.loc[runs["nodes"] == 1, ["status", "epoch_time_s"]] = ["failed", None]
     figure, caption = drawn_by("scaling", Records(*write_frames(tmp_path, runs, epochs)))
-    assert [text.get_text() for text in figure.axes[0].texts] == [scaling.NO_BASELINE]
+    assert [text.get_text() for text in figure.axes[0].texts] == [captions.as_clause(lines.NO_BASELINE)]
     assert why_not_drawn(caption)["why"] == "no-baseline"
 
 

@@ -121,6 +121,18 @@ def test_on_one_machine_lanes_are_frameworks_in_their_colours(drawn_of):
     assert find_note(caption.notes, "heading").facts == {"lanes": ["framework"]}
 
 
+def test_every_other_block_is_shaded_unless_blocks_overlap(drawn_of):
+    runs, epochs = campaign(failures={})
+    in_order = scheduled(runs.sort_values("block", kind="stable"))
+    overlapping = in_order.assign(ended_at=in_order["ended_at"].max())
+    for ordered, names, n_shaded in ((in_order, ["block 1", "2", "3"], 1), (overlapping, [], 0)):
+        figure, caption = drawn_of(ordered, epochs)
+        named = [text.get_text() for ax in figure.axes for text in ax.texts]
+        shades = {round(patch.get_x(), 6) for ax in figure.axes for patch in ax.patches}
+        assert ([name for name in named if name in names], len(shades)) == (names, n_shaded)
+        assert ("blocks-shaded" in codes(caption.notes)) == bool(names)
+
+
 def test_what_went_wrong_has_a_symbol_each_and_is_counted(drawn_of, tmp_path):
     runs, epochs = campaign()
     runs = scheduled(runs)

@@ -525,8 +525,8 @@ def work_note(runs: pd.DataFrame) -> str:
     described = "; ".join(descriptions[scope] for scope in scopes)
     text = (
         "An epoch has the same samples on any number of devices, so the ideal epoch time is the baseline's "
-        "divided by the number of devices, whether the batch per replica is fixed (weak scaling) or the "
-        f"global batch (strong scaling). {described[0].upper()}{described[1:]}."
+        "divided by the number of devices, whether the batch per replica is fixed or the global batch "
+        f"(strong scaling). {described[0].upper()}{described[1:]}."
     )
     return Note("work-of-an-epoch", text, scopes=scopes)
 

@@ -165,7 +165,7 @@ def treatments(runs: pd.DataFrame) -> list[str]:
     return treatments_of(varying(runs))
 
 
-def series_factors(runs: pd.DataFrame, exclude: Collection[str] = ()) -> list[str]:
+def default_series_factors(runs: pd.DataFrame, exclude: Collection[str] = ()) -> list[str]:
     """Return the factors whose combinations are the series of a figure, except those in `exclude`.
 
     They are the framework if there are several; or else the first treatment factors, as many as make at most

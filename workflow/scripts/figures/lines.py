@@ -20,6 +20,7 @@ from analysis.speedup import baseline_cells
 from analysis.terms import is_treated_as_number
 from common.notes import Note
 from declared.factors import SIZE_FACTORS
+from declared.figure_specs import FigureSpec
 from figures import captions, legends, marks, panels, selection, style, value_axis
 from figures.selection import Series
 from figures.view import View
@@ -135,87 +136,89 @@ BANDS_NOTE = Note("shifted-sideways", "Markers on a grey band share its level.")
 NO_BASELINE = Note("no-baseline", "No baseline cell has a successful run.")
 NOTHING_TO_COMPARE = Note("nothing-to-compare", "no panel has two lines with two levels each")
 SINGLE_LINE = Note("single-line", "they have a single line")
-ONE_LEVEL = Note("one-level", "they were measured at one level of this axis only")
+ONE_LEVEL = Note("panel-of-one-level", "they were measured at one level of this axis only")
+
+
+def is_comparison(spec: FigureSpec) -> bool:
+    """Return whether lines are compared with each other.
+
+    They are then always joined, the axis is logarithmic, and panels with a single line are left out.
+    """
+    return spec.kind == "interaction"
+
+
+def has_baselines(spec: FigureSpec) -> bool:
+    """Return whether the figure has baselines and ideals: over nodes or devices, unless it compares lines."""
+    return spec.x in SIZE_FACTORS and not is_comparison(spec)
 
 
 def draw_lines(
-    view: View,
-    x: str,
-    lead: str,
-    *,
-    with_baselines: bool = False,
-    for_comparison: bool = False,
-    details: Sequence[str] = (),
-    endnotes: Sequence[str] = (),
+    view: View, lead: str, *, details: Sequence[str] = (), endnotes: Sequence[str] = ()
 ) -> tuple[Figure, captions.Caption]:
-    """Return the figure of the view's response over the factor `x`, and its caption.
+    """Return the figure of the view's response over the factor `x` of its spec, and its caption.
 
     Args:
         view: The cells to draw.
-        x: The factor on the x axis.
         lead: The sentences with which the caption begins.
-        with_baselines: Draw the single-device baselines of each panel's cells, and if the response has an
-            ideal, the ideals that start from them.
-        for_comparison: Lines are compared with each other: they are always joined, the axis is logarithmic,
-            and panels with a single line are left out.
         details: Further sentences of the caption.
         endnotes: Further endnotes of the caption.
     """
+    x = str(view.spec.x)
     if view.ok.empty:
         return panels.empty_figure(view.runs, view.missing_cause)
     if view.runs[x].nunique() == 1:
         level = view.runs[x].iloc[0]
         why = Note("one-level", f"{title(x)} is {level_text(level)} in all cells", factor=x, level=level)
         return panels.empty_figure(view.runs, why)
-    drawable = drawable_panels(view, x, for_comparison)
+    drawable = drawable_panels(view)
     if not drawable:
         return panels.empty_figure(view.runs, NOTHING_TO_COMPARE)
     left_out = [levels for levels in view.panel_levels if levels not in drawable]
     view = view.fit_to_page(PANEL_INCHES + panels.titles_height(drawable), panel_levels=drawable)
-    panel_levels = drawable_panels(view, x, for_comparison)
-    content = select_lines(view, x, panel_levels, with_baselines, for_comparison)
-    placement = place_series(view, x, content.placed_series, for_comparison)
-    figure, axis_notes = _draw_panels(
-        view,
-        x,
-        panel_levels,
-        content,
-        placement,
-        logarithmic=is_logarithmic(view, placement, x, for_comparison),
-    )
+    panel_levels = drawable_panels(view)
+    drawn_lines = select_lines(view, panel_levels)
+    placement = place_series(view, drawn_lines.placed_series)
+    figure, axis_notes = _draw_panels(view, panel_levels, drawn_lines, placement)
     return figure, view.caption(
         lead,
         *details,
-        IDEAL_DRAWN if content.has_ideal else "",
+        IDEAL_DRAWN if drawn_lines.has_ideal else "",
+        _same_baselines_note(drawn_lines.cells, drawn_lines.baselines, view),
         *axis_notes,
         BANDS_NOTE if placement.axis.n_series > 1 else "",
-        _single_level_note(content.single_level),
+        _single_level_note(drawn_lines.single_level),
         endnotes=[
-            *(_baseline_notes(view, content.cells, content.baselines) if with_baselines else []),
+            *(
+                _baseline_notes(view, drawn_lines.cells, drawn_lines.baselines)
+                if has_baselines(view.spec)
+                else []
+            ),
             *endnotes,
             placement.axis.axis_note(title(x)),
-            left_out_note(left_out, SINGLE_LINE if for_comparison else ONE_LEVEL),
+            left_out_note(left_out, SINGLE_LINE if is_comparison(view.spec) else ONE_LEVEL),
         ],
     )
 
 
-def place_series(view: View, x: str, series: Sequence[Series], for_comparison: bool) -> Placement:
-    """Return the axis of the levels of `x`, and where `series` stand on it (arguments as in `draw_lines`)."""
+def place_series(view: View, series: Sequence[Series]) -> Placement:
+    """Return the axis of the levels of `x`, and where `series` stand on it."""
+    x = str(view.spec.x)
     # A factor on both axis and colour has one series per level, which needs no offset.
     axis = factor_axis(view.runs, x, 1 if x in view.series_factors else len(view.series))
     names = [one_series.name for one_series in series]
     offsets = marks.dodge_offsets(names, axis.gap if axis.n_series > 1 else 0)
-    return Placement(axis, offsets, is_joined=axis.numeric or for_comparison)
+    return Placement(axis, offsets, is_joined=axis.numeric or is_comparison(view.spec))
 
 
-def is_logarithmic(view: View, placement: Placement, x: str, for_comparison: bool) -> bool:
+def is_logarithmic(view: View, placement: Placement) -> bool:
     """Return whether the axis of values is logarithmic whatever the values.
 
     For comparisons, since parallel lines then mean equal ratios; and over doublings of nodes or devices,
     since an ideal that is not flat is then a straight line.
     """
     has_flat_ideal = view.response.ideal_exponent == 0
-    return for_comparison or (placement.axis.doubling and x in SIZE_FACTORS and not has_flat_ideal)
+    is_by_size = view.spec.x in SIZE_FACTORS
+    return is_comparison(view.spec) or (placement.axis.doubling and is_by_size and not has_flat_ideal)
 
 
 @dataclass(frozen=True)
@@ -226,7 +229,7 @@ class DrawnLines:
         cells: Cells with a marker or a line, and their baselines.
         baselines: The cell that the ideal of a cell starts from, by cell; empty if baselines are not drawn.
         series: Series with a line.
-        placed_series: Those, and the single-device baselines, in the order of their markers at a level.
+        placed_series: Series with markers: those with a line, and the single-device baselines in use.
         single_level: Series without a line, because they have one level of the x axis only.
         legend_series: Series in the legend.
         has_ideal: Whether an ideal is drawn.
@@ -241,12 +244,11 @@ class DrawnLines:
     has_ideal: bool
 
 
-def select_lines(
-    view: View, x: str, panel_levels: Sequence[dict[str, Any]], with_baselines: bool, for_comparison: bool
-) -> DrawnLines:
-    """Return what the panels show; the other arguments are those of `draw_lines`."""
-    baselines = _find_baselines(view, x) if with_baselines else {}
-    single_device = baseline_frameworks(view.all_runs) if with_baselines else []
+def select_lines(view: View, panel_levels: Sequence[dict[str, Any]]) -> DrawnLines:
+    """Return what the panels show."""
+    baselines, single_device = dict[str, str](), list[str]()
+    if has_baselines(view.spec):
+        baselines, single_device = _find_baselines(view), baseline_frameworks(view.unfiltered_runs)
     cells = {cell for levels in panel_levels for cell in selection.rows_at(view.runs, levels)["cell"]}
     cells |= {baselines[cell] for cell in cells if cell in baselines}
     parallel_series = [
@@ -255,7 +257,9 @@ def select_lines(
         if not series.select(view.runs)["framework"].isin(single_device).all()
     ]
     single_level = [
-        series for series in parallel_series if for_comparison and series.select(view.runs)[x].nunique() < 2
+        series
+        for series in parallel_series
+        if is_comparison(view.spec) and series.select(view.runs)[view.spec.x].nunique() < 2
     ]
     legend_series = [
         series
@@ -270,24 +274,18 @@ def select_lines(
         series
         for series in view.series
         if series in drawn_series
-        or (series not in parallel_series and set(series.select(view.all_runs)["cell"]) & used)
+        or (series not in parallel_series and set(series.select(view.unfiltered_runs)["cell"]) & used)
     ]
     return DrawnLines(cells, baselines, drawn_series, placed_series, single_level, legend_series, has_ideal)
 
 
 def _draw_panels(
-    view: View,
-    x: str,
-    panel_levels: Sequence[dict[str, Any]],
-    content: DrawnLines,
-    placement: Placement,
-    *,
-    logarithmic: bool,
+    view: View, panel_levels: Sequence[dict[str, Any]], drawn_lines: DrawnLines, placement: Placement
 ) -> tuple[Figure, list[str]]:
     """Return the figure with all panels and the legend, and notes on its axes of values."""
-    axis = placement.axis
+    x, axis = str(view.spec.x), placement.axis
     ideal = Line2D([], [], color=style.MUTED, label="ideal (thin)", **IDEAL_LINE)
-    further_handles = [ideal] if content.has_ideal else []
+    further_handles = [ideal] if drawn_lines.has_ideal else []
     _, columns, width = panels.layout(len(panel_levels))
     labels = _tick_labels(axis, x, width / columns)
     is_steep = not axis.numeric and len("  ".join(labels)) * TICK_CHARACTER_INCHES > 0.8 * width / columns
@@ -296,21 +294,23 @@ def _draw_panels(
     grid = panels.create_grid(
         panel_levels,
         PANEL_INCHES,
-        len([*content.legend_series, *further_handles]),
+        len([*drawn_lines.legend_series, *further_handles]),
         around_in=0.15 + below_in * is_steep,
         share_y=not axis_factors,
     )
     notes: list[str] = []
     for ax, levels in zip(grid.axes, panel_levels, strict=True):
-        _draw_panel(ax, view, x, levels, content, placement)
-        values, means = view.values_and_means({name: levels[name] for name in axis_factors}, content.cells)
+        _draw_panel(ax, view, levels, drawn_lines, placement)
+        values, means = view.values_and_means(
+            {name: levels[name] for name in axis_factors}, drawn_lines.cells
+        )
         notes += value_axis.scale_value_axis(
             ax,
             values,
             means,
-            logarithmic=logarithmic,
+            logarithmic=is_logarithmic(view, placement),
             from_zero=view.response.ideal_exponent != 0,
-            quantity=view.quantity,
+            axis_name=view.axis_name,
         )
         axis.apply(ax, labels)
         if is_steep:
@@ -318,18 +318,19 @@ def _draw_panels(
             for label in ax.get_xticklabels():
                 label.set(ha="right", rotation_mode="anchor")
     grid.label(axis_label(view.runs, x), view.response.label)
-    legends.add_legend(grid.figure, content.legend_series, further_handles, lines=placement.is_joined)
+    legends.add_legend(grid.figure, drawn_lines.legend_series, further_handles, lines=placement.is_joined)
     return grid.figure, notes
 
 
 def _draw_panel(
-    ax: Axes, view: View, x: str, levels: Mapping[str, Any], content: DrawnLines, placement: Placement
+    ax: Axes, view: View, levels: Mapping[str, Any], drawn_lines: DrawnLines, placement: Placement
 ) -> None:
     """Draw the series of a panel, their baselines, and the cells that ran out of memory."""
+    x = str(view.spec.x)
     panel_runs = selection.rows_at(view.runs, levels)
-    for series in content.series:
+    for series in drawn_lines.series:
         _draw_series(ax, series, series.select(panel_runs), x, placement, view)
-    for baseline in panel_baselines(view, x, panel_runs, content, placement):
+    for baseline in panel_baselines(view, panel_runs, drawn_lines, placement):
         _draw_baseline(ax, view, baseline, placement.axis)
         draw_ideal(ax, baseline.ideal, baseline.colour)
     if view.measured(panel_runs).empty:
@@ -346,11 +347,12 @@ def _single_level_note(series: Sequence[Series]) -> str:
     return Note("series-without-line", text, series=names) if names else ""
 
 
-def drawable_panels(view: View, x: str, for_comparison: bool) -> list[dict[str, Any]]:
-    """Return the panels with two levels of `x`, and `for_comparison` with two series that have them.
+def drawable_panels(view: View) -> list[dict[str, Any]]:
+    """Return the panels with two levels of `x`, and in a comparison with two series that have them.
 
-    If no run of these was successful, return the panels with a successful run, or none `for_comparison`.
+    If no run of these was successful, return the panels with a successful run, or none in a comparison.
     """
+    x, for_comparison = str(view.spec.x), is_comparison(view.spec)
     cells, measured_cells = view.cells, view.cells[view.cells["cell"].isin(set(view.ok["cell"]))]
     if for_comparison:
         series_of_row = {
@@ -434,16 +436,16 @@ def _mark_out_of_memory(ax: Axes, view: View, panel_runs: pd.DataFrame, x: str, 
         marks.mark_out_of_memory(ax, axis.positions[level], styles)
 
 
-def _find_baselines(view: View, x: str) -> dict[str, str]:
+def _find_baselines(view: View) -> dict[str, str]:
     """Map measured cells to the cell that their ideal starts from.
 
     This is their baseline. Without one, it is the cell with the fewest devices among those that differ only
-    in `x`, if there are several.
+    in the factor on the x axis, if there are several.
     """
-    baselines = baseline_cells(view.all_runs)
-    cells = view.measured(view.all_runs).drop_duplicates("cell")
+    x, baselines = view.spec.x, baseline_cells(view.unfiltered_runs)
+    cells = view.measured(view.unfiltered_runs).drop_duplicates("cell")
     cells = cells[~cells["cell"].isin(baselines)].sort_values("n_devices")
-    other_factors = [name for name in varying(view.all_runs) if name != x]
+    other_factors = [name for name in varying(view.unfiltered_runs) if name != x]
     for _, group in groups_by(cells, other_factors):
         if group[x].nunique() > 1:
             baselines |= dict.fromkeys(group["cell"], group["cell"].iloc[0])
@@ -458,14 +460,17 @@ class Baseline:
         runs: Its measured runs.
         estimate: Its mean.
         series: Its series; None if the study has more series than styles.
-        position: Where its marker stands, beside those of the first level; None if its series is drawn with
-            a line, to which the baseline belongs.
+        is_single_device: It is of a single-device framework, and thus drawn as a horizontal line. Other
+            baselines are the beginning of a series.
+        position: Where its marker stands, beside those of the first level; None for the beginning of a
+            series, and in panels with other levels than its own.
         ideal: Positions and values of the ideal, [2, n]; n is 0 without an ideal.
     """
 
     runs: pd.DataFrame
     estimate: Estimate
     series: Series | None
+    is_single_device: bool
     position: float | None
     ideal: np.ndarray
 
@@ -476,13 +481,13 @@ class Baseline:
 
 
 def panel_baselines(
-    view: View, x: str, panel_runs: pd.DataFrame, content: DrawnLines, placement: Placement
+    view: View, panel_runs: pd.DataFrame, drawn_lines: DrawnLines, placement: Placement
 ) -> list[Baseline]:
     """Return the baselines of a panel's cells, with the ideals that start from them."""
-    baselines, measured = content.baselines, view.measured(view.all_runs)
+    baselines, measured = drawn_lines.baselines, view.measured(view.unfiltered_runs)
     cells = dict.fromkeys(baselines[cell] for cell in panel_runs["cell"] if cell in baselines)
     return [
-        _panel_baseline(view, x, panel_runs, runs, content, placement)
+        _panel_baseline(view, panel_runs, runs, drawn_lines, placement)
         for cell in cells
         if len(runs := measured[measured["cell"] == cell])
     ]
@@ -490,10 +495,9 @@ def panel_baselines(
 
 def _panel_baseline(
     view: View,
-    x: str,
     panel_runs: pd.DataFrame,
     runs: pd.DataFrame,
-    content: DrawnLines,
+    drawn_lines: DrawnLines,
     placement: Placement,
 ) -> Baseline:
     """Return the baseline with these runs.
@@ -507,27 +511,30 @@ def _panel_baseline(
         next((candidate for candidate in view.series if len(candidate.select(runs))), None),
     )
     estimate, offset = view.estimate(cell), placement.offsets.get(series.name, 0.0) if series else 0.0
-    position = None
-    if baseline_frameworks(runs):
-        position = min(placement.axis.positions.values()) + offset if series else None
+    position, is_single_device = None, bool(baseline_frameworks(runs))
+    if is_single_device:
+        if series and len(selection.rows_at(runs, panel_runs[view.panel_factors].iloc[0].to_dict())):
+            position = min(placement.axis.positions.values()) + offset
         offset = 0.0
     else:
-        is_own = panel_runs["cell"].map(content.baselines).eq(cell) | panel_runs["cell"].eq(cell)
+        is_own = panel_runs["cell"].map(drawn_lines.baselines).eq(cell) | panel_runs["cell"].eq(cell)
         panel_runs = panel_runs[is_own]
-    n_devices, ideal = panel_runs.groupby(x)["n_devices"].max(), np.empty((2, 0))
+    n_devices, ideal = panel_runs.groupby(view.spec.x)["n_devices"].max(), np.empty((2, 0))
     if view.response.ideal_exponent is not None and len(n_devices) > 1:
         start = estimate.value, float(runs["n_devices"].iloc[0])
         positions, values = _ideal_line(placement.axis, n_devices, start, view.response.ideal_exponent)
         ideal = np.array([positions + offset, values])
-    return Baseline(runs, estimate, series, position, ideal)
+    return Baseline(runs, estimate, series, is_single_device, position, ideal)
 
 
 def _draw_baseline(ax: Axes, view: View, baseline: Baseline, axis: LevelAxis) -> None:
-    """Draw a single-device baseline: a marker at the first level, and a horizontal line."""
-    if baseline.series is None or baseline.position is None:
+    """Draw a single-device baseline: a horizontal line, and in its own panel a marker at the first level."""
+    if baseline.series is None or not baseline.is_single_device:
         return
     series_style, values = baseline.series.style, view.values(baseline.runs)
-    marks.draw_interval(ax, series_style, baseline.position, baseline.estimate, values, axis.replicate_offset)
+    if baseline.position is not None:
+        offset = axis.replicate_offset
+        marks.draw_interval(ax, series_style, baseline.position, baseline.estimate, values, offset)
     line: dict[str, Any] = {"linewidth": 0.8, "linestyle": series_style.line, "zorder": 1}
     ax.axhline(baseline.estimate.value, color=series_style.colour, **line)
 
@@ -566,23 +573,24 @@ def _baseline_notes(view: View, drawn: set[str], baselines: dict[str, str]) -> l
     used = sorted({baselines[cell] for cell in drawn if cell in baselines})
     if not used:
         return [NO_BASELINE]
-    has_single_device = view.runs["framework"].isin(baseline_frameworks(view.all_runs)).any()
+    has_single_device = view.runs["framework"].isin(baseline_frameworks(view.unfiltered_runs)).any()
     exponent = view.response.ideal_exponent
     ideal = IDEALS.get(exponent) if exponent is not None else None
-    starts_later = bool((view.all_runs.loc[view.all_runs["cell"].isin(used), "n_devices"] > 1).any())
+    starts_later = bool(
+        (view.unfiltered_runs.loc[view.unfiltered_runs["cell"].isin(used), "n_devices"] > 1).any()
+    )
     return [
         *([BASELINE_LINES] if has_single_device else []),
         *([Note("ideal-explained", f"Ideal: {ideal}.")] if ideal else []),
         *([SMALLEST_CELL_IDEAL] if ideal and starts_later else []),
         baselines_note(used, view),
-        _same_baselines_note(drawn, baselines, view),
     ]
 
 
 def _same_baselines_note(drawn: set[str], baselines: dict[str, str], view: View) -> str:
     """Return which levels the baselines have in all panels, though the panels differ in them; "" for none."""
-    names = [name for name in view.panel_factors if name in view.all_runs]
-    levels_of = view.all_runs.drop_duplicates("cell").set_index("cell")[names]
+    names = [name for name in view.panel_factors if name in view.unfiltered_runs]
+    levels_of = view.unfiltered_runs.drop_duplicates("cell").set_index("cell")[names]
     compared = levels_of.loc[[cell for cell in drawn if cell in baselines]]
     used = levels_of.loc[sorted({baselines[cell] for cell in compared.index})]
     common_levels = {
@@ -596,7 +604,7 @@ def _same_baselines_note(drawn: set[str], baselines: dict[str, str], view: View)
 
 def baselines_note(used: Sequence[str], view: View) -> str:
     """Return what the baseline cells `used` are, with the range of their means of the view's response."""
-    baseline_runs = view.all_runs[view.all_runs["cell"].isin(set(used))]
+    baseline_runs = view.unfiltered_runs[view.unfiltered_runs["cell"].isin(set(used))]
     single_device = baseline_frameworks(baseline_runs)
     kinds = [f"the single-device {' and '.join(single_device)}"] if single_device else []
     if set(baseline_runs["framework"]) - set(single_device):

@@ -26,12 +26,12 @@ TITLE_ROW_INCHES = 0.125
 REMARK_CHARACTERS = 42  # characters per line in an empty panel of column width
 
 
-def duration_factors(facet: Sequence[str]) -> list[str]:
-    """Return the facet factors model and data set, whose levels train for very different times.
+def duration_factors(panel_factors: Sequence[str]) -> list[str]:
+    """Return the panel factors model and data set, whose levels train for very different times.
 
     Panels share an axis of values only if they agree in these.
     """
-    return [name for name in MODEL_AND_DATASET if name in facet]
+    return [name for name in MODEL_AND_DATASET if name in panel_factors]
 
 
 def layout(n_panels: int, max_columns: int = MAX_GRID_COLUMNS) -> tuple[int, int, float]:

@@ -54,7 +54,7 @@ def draw_rows(
         draw_separators(ax, view)
         ax.set_title(panels.panel_title(levels))
         run_values, means = values(view, {name: levels[name] for name in axis_factors})
-        notes += value_axis.scale_value_axis(ax, run_values, means, axis="x", quantity=view.quantity)
+        notes += value_axis.scale_value_axis(ax, run_values, means, axis="x", axis_name=view.axis_name)
         if run_values.empty:
             ax.set_xticks([])
         ax.set_xlabel(label)

@@ -40,7 +40,7 @@ def scale_value_axis(
     *,
     logarithmic: bool = False,
     from_zero: bool = True,
-    quantity: str = "time",
+    axis_name: str = "time",
 ) -> list[str]:
     """Scale the axis of a measured quantity, such as time or throughput, and return notes for the caption.
 
@@ -56,7 +56,7 @@ def scale_value_axis(
         axis: Which axis it is.
         logarithmic: Use a logarithmic axis in any case.
         from_zero: Start a linear axis at 0 even if all values are within MIN_ZOOMED_RATIO of each other.
-        quantity: Name of the quantity in the note.
+        axis_name: Name of the axis in the note that it is logarithmic.
     """
     if values.empty:
         return []
@@ -68,7 +68,7 @@ def scale_value_axis(
     notes = list[str]()
     if logarithmic or largest / smallest > LOG_FROM_RATIO:
         bottom = max(lowest, smallest / MAX_INTERVAL_REACH)
-        notes = [Note("logarithmic-value-axis", f"The {quantity} axis is logarithmic.")]
+        notes = [Note("logarithmic-value-axis", f"The {axis_name} axis is logarithmic.")]
         (ax.set_yscale if axis == "y" else ax.set_xscale)("log")
         set_round_ticks(ax.yaxis if axis == "y" else ax.xaxis)
         extension = (top / bottom) ** AXIS_EXTENSION

@@ -17,9 +17,9 @@ from analysis.intervals import Estimate
 from analysis.level_words import OUT_OF_MEMORY_MARK, combination_text, level_text, title, treatment_text
 from analysis.records import (
     currency_of,
+    default_series_factors,
     levels_in_order,
     out_of_memory_cells,
-    series_factors,
     size_factor_name,
     successful,
     varying,
@@ -60,8 +60,8 @@ class View:
     """The part of a study that one figure draws.
 
     Attributes:
-        all_runs: All runs that the figure can use, before its filter.
-        runs: The runs to draw.
+        unfiltered_runs: The runs that tables of time use, before the filter of the figure.
+        runs: The runs that the filter keeps and that fit the page.
         spec: The figure as the study declares it.
         series_factors: Factors that distinguish series.
         panel_factors: Factors that distinguish panels.
@@ -69,7 +69,7 @@ class View:
         response: The response that `estimate` and `values` return.
     """
 
-    all_runs: pd.DataFrame
+    unfiltered_runs: pd.DataFrame
     runs: pd.DataFrame
     spec: FigureSpec
     series_factors: list[str]
@@ -105,7 +105,9 @@ class View:
         runs = self.runs
         for name, levels in restricted.items():
             runs = runs[runs[name].isin(levels)]
-        facet = [name for name in self.panel_factors if name not in restricted or len(restricted[name]) > 1]
+        panel_factors = [
+            name for name in self.panel_factors if name not in restricted or len(restricted[name]) > 1
+        ]
         at_levels = ", ".join(
             _levels_phrase(
                 name, levels, " or ".join([combination_text({name: levels[0]}), *map(level_text, levels[1:])])
@@ -115,9 +117,8 @@ class View:
         counts = f"{len(fitting)} of {len(all_panels)} panels are drawn"
         text = f"{counts}, those at {at_levels}; a `filter` shows others."
         facts = {"drawn": len(fitting), "panels": len(all_panels), "levels": restricted}
-        return replace(
-            self, runs=runs, panel_factors=facet, omission_note=Note("panels-left-out", text, **facts)
-        )
+        note = Note("panels-left-out", text, **facts)
+        return replace(self, runs=runs, panel_factors=panel_factors, omission_note=note)
 
     @cached_property
     def ok(self) -> pd.DataFrame:
@@ -151,11 +152,11 @@ class View:
 
     @cached_property
     def cell_means(self) -> CellMeans:
-        """Means of all cells of `all_runs`, with their intervals."""
-        return estimate_response_means(self.all_runs, self.response)
+        """Means of all cells of `unfiltered_runs`, with their intervals."""
+        return estimate_response_means(self.unfiltered_runs, self.response)
 
     @property
-    def quantity(self) -> str:
+    def axis_name(self) -> str:
         """Name of the axis of values, as in the note that it is logarithmic."""
         return "time" if self.response == EPOCH_TIME else self.response.title
 
@@ -193,15 +194,15 @@ class View:
 
         A treatment has the same style in all figures of a study, as a framework has.
         """
-        study_series = self._make_series(self.all_runs, self.series_factors)
+        study_series = self._make_series(self.unfiltered_runs, self.series_factors)
         drawn_series = [series for series in study_series if len(series.select(self.runs))]
         if len(drawn_series) < len(level_combinations(self.runs, self.series_factors)):
             # The study has more series than there are styles, so some of those to draw have none.
             drawn_series = self._make_series(self.runs, self.series_factors)
-        default_factors = series_factors(self.all_runs)
+        default_factors = default_series_factors(self.unfiltered_runs)
         if default_factors == ["framework"] or not set(self.series_factors) <= set(default_factors):
             return drawn_series
-        default_series = self._make_series(self.all_runs, default_factors)
+        default_series = self._make_series(self.unfiltered_runs, default_factors)
         matching = [
             [
                 candidate.style
@@ -219,7 +220,7 @@ class View:
         ]
 
     def _make_series(self, runs: pd.DataFrame, names: Sequence[str]) -> list[Series]:
-        return _make_series(runs, names, sorted(set(self.all_runs["framework"])))
+        return _make_series(runs, names, sorted(set(self.unfiltered_runs["framework"])))
 
     @cached_property
     def cells(self) -> pd.DataFrame:
@@ -344,41 +345,44 @@ def build_response_view(records: RunsAndEpochs, spec: FigureSpec) -> View:
 def build_view(runs: pd.DataFrame, spec: FigureSpec, response: Response = EPOCH_TIME) -> View:
     """Return the view of a figure.
 
-    By default series are those of `analysis.records.series_factors`. Every other varying factor makes
-    panels, so that no marker averages over a factor.
+    Without a `colour` in the spec, series are those of `default_series_factors`. Every other varying factor
+    makes panels, so that no marker averages over a factor.
 
     Args:
         runs: The runs of the study that the figure can use.
         spec: The figure.
         response: The quantity on the axis of values.
     """
-    drawn = filtered(runs, spec)
+    filtered_runs = filtered(runs, spec)
     kind = KINDS[spec.kind]
     implied_factors = implied(
-        drawn[["parallelism", *PARALLELISM_OPTIONS]].drop_duplicates().to_dict("records")
+        filtered_runs[["parallelism", *PARALLELISM_OPTIONS]].drop_duplicates().to_dict("records")
     )
-    varied_factors = varying(drawn, exclude=implied_factors)
+    varied_factors = varying(filtered_runs, exclude=implied_factors)
     if N_DEVICES in {spec.x, *(spec.colour or ()), *(spec.facet or ())}:
         # N_DEVICES stands for nodes and devices of a node, of which the filtered cells may vary only one.
         varied_factors = [name for name in varied_factors if name not in (*NODES_AND_DEVICES, N_DEVICES)]
-        varied_factors += [N_DEVICES] if drawn[N_DEVICES].nunique() > 1 else []
-    axis_factors = [size_factor_name(drawn)] if kind.size_is_axis else list(kind.axis_factors)
+        varied_factors += [N_DEVICES] if filtered_runs[N_DEVICES].nunique() > 1 else []
+    axis_factors = [size_factor_name(filtered_runs)] if kind.size_is_axis else list(kind.axis_factors)
     if spec.x and not kind.allowed_x:
         axis_factors = [spec.x]
-    facet = [name for name in spec.facet or () if name in varied_factors]
-    colour = [name for name in spec.colour or () if name in varied_factors]
-    if not colour and spec.colour:
-        colour = ["framework"]
-    elif not colour:
-        colour = series_factors(drawn, exclude=[*axis_factors, *facet, *implied_factors])
-    unplaced = [name for name in varied_factors if name not in (*axis_factors, *colour, *facet)]
+    panel_factors = [name for name in spec.facet or () if name in varied_factors]
+    series_factors = [name for name in spec.colour or () if name in varied_factors]
+    if not series_factors and spec.colour:
+        series_factors = ["framework"]
+    elif not series_factors:
+        placed = [*axis_factors, *panel_factors, *implied_factors]
+        series_factors = default_series_factors(filtered_runs, exclude=placed)
+    placed = [*axis_factors, *series_factors, *panel_factors]
+    unplaced = [name for name in varied_factors if name not in placed]
     treatments = treatments_of(unplaced)
+    panel_factors += [*(name for name in unplaced if name not in treatments), *treatments]
     return View(
-        runs,
-        drawn,
-        spec,
-        colour,
-        [*facet, *(name for name in unplaced if name not in treatments), *treatments],
+        unfiltered_runs=runs,
+        runs=filtered_runs,
+        spec=spec,
+        series_factors=series_factors,
+        panel_factors=panel_factors,
         response=response.with_currency(currency_of(runs)),
     )
 

@@ -17,8 +17,7 @@ from analysis.level_words import axis_label, cell_words, device_axis_label, leve
 from declared.products.figure_kinds import KINDS
 from figures import lines, panels, rows, selection, value_axis
 from figures.kinds import heat_map
-from figures.kinds.by_factor import with_baselines
-from figures.kinds.scaling import axis_top, cell_rows, drawn_quantities, ideal_lines, place_size_series
+from figures.kinds.scaling import axis_top, cell_rows, ideal_lines, place_size_series, ratios_to_draw
 from figures.selection import Series
 from figures.style import SeriesStyle
 from figures.view import View, build_response_view, build_view
@@ -228,7 +227,7 @@ def build_charts(material: Material) -> dict[str, Chart | HeatMap]:
 
 def cells_chart(view: View, _network: pd.DataFrame) -> Chart:
     """Return the chart with a row per cell that `figures.kinds.overview` draws."""
-    words, ran_out = cell_words(view.all_runs), view.runs[view.runs["cell"].isin(view.out_of_memory)]
+    words, ran_out = cell_words(view.unfiltered_runs), view.runs[view.runs["cell"].isin(view.out_of_memory)]
     indices = {series.name: index for index, series in enumerate(view.series)}
     chart_panels = []
     for levels in selection.nonempty_panels(view.panel_levels, pd.concat([view.ok, ran_out])):
@@ -262,13 +261,13 @@ def cells_chart(view: View, _network: pd.DataFrame) -> Chart:
 
 def factor_chart(view: View, _network: pd.DataFrame) -> Chart:
     """Return the chart of `by_factor` and `interaction`."""
-    x, for_comparison = str(view.spec.x), view.spec.kind == "interaction"
-    words, ran_out = cell_words(view.all_runs), view.runs[view.runs["cell"].isin(view.out_of_memory)]
-    panel_levels = lines.drawable_panels(view, x, for_comparison)
-    content = lines.select_lines(view, x, panel_levels, with_baselines(view.spec), for_comparison)
+    x = str(view.spec.x)
+    words, ran_out = cell_words(view.unfiltered_runs), view.runs[view.runs["cell"].isin(view.out_of_memory)]
+    panel_levels = lines.drawable_panels(view)
+    content = lines.select_lines(view, panel_levels)
     drawn_series = [*content.placed_series, *content.legend_series]
     series = [candidate for candidate in view.series if candidate in drawn_series]
-    placement = lines.place_series(view, x, series, for_comparison)
+    placement = lines.place_series(view, series)
     axis = placement.axis
     chart_panels = []
     for levels in panel_levels:
@@ -279,7 +278,7 @@ def factor_chart(view: View, _network: pd.DataFrame) -> Chart:
             for index, one_series in enumerate(series)
             for _, cell_runs in one_series.select(measured).groupby("cell", sort=False)
         ]
-        baselines = lines.panel_baselines(view, x, panel_runs, content, placement)
+        baselines = lines.panel_baselines(view, panel_runs, content, placement)
         is_drawn = set(measured["cell"])
         points += [
             _mean_point(view, series.index(baseline.series), baseline.position, baseline.runs, words)
@@ -300,7 +299,7 @@ def factor_chart(view: View, _network: pd.DataFrame) -> Chart:
                 baselines=[
                     (series.index(baseline.series), baseline.estimate.value)
                     for baseline in baselines
-                    if baseline.series and baseline.position is not None
+                    if baseline.series and baseline.is_single_device
                 ],
                 out_of_memory=_level_marks(series, selection.rows_at(ran_out, levels), x, placement, words),
             )
@@ -314,13 +313,13 @@ def factor_chart(view: View, _network: pd.DataFrame) -> Chart:
         axis.bands,
         run_offset=axis.replicate_offset,
         joined=placement.is_joined,
-        logarithmic=lines.is_logarithmic(view, placement, x, for_comparison) or _is_wide(chart_panels),
+        logarithmic=lines.is_logarithmic(view, placement) or _is_wide(chart_panels),
     )
 
 
 def scaling_chart(view: View, network: pd.DataFrame) -> Chart:
     """Return the chart of speed-up and efficiency over devices that `figures.kinds.scaling` draws."""
-    words, planned = cell_words(view.all_runs), cell_rows(view, network)
+    words, planned = cell_words(view.unfiltered_runs), cell_rows(view, network)
     ratios = planned[planned["speedup"].notna()]
     multi_device = ratios[ratios["n_devices"] > ratios["baseline_n_devices"]]
     ran_out = planned[planned["cell"].isin(view.out_of_memory) & (planned["n_devices"] > 1)]
@@ -332,8 +331,8 @@ def scaling_chart(view: View, network: pd.DataFrame) -> Chart:
     placement = place_size_series(planned, series)
     axis = placement.axis
     chart_panels = []
-    for name, quantity in drawn_quantities(view.spec).items():
-        unit = quantity.multiplier
+    for name, ratio in ratios_to_draw(view.spec).items():
+        unit = ratio.multiplier
         for levels in selection.nonempty_panels(view.panel_levels, multi_device):
             panel_rows = selection.rows_at(ratios, levels)
             points = [
@@ -343,7 +342,7 @@ def scaling_chart(view: View, network: pd.DataFrame) -> Chart:
                     Estimate(
                         unit * row[name], unit * row[f"{name}_low"], unit * row[f"{name}_high"], row["n"]
                     ),
-                    " %" if "%" in quantity.label else "",
+                    " %" if "%" in ratio.label else "",
                     words[row["cell"]],
                     is_single=row["n"] == 1 or row["baseline_n"] == 1,
                 )
@@ -353,7 +352,7 @@ def scaling_chart(view: View, network: pd.DataFrame) -> Chart:
             chart_panels.append(
                 Panel(
                     panels.panel_title(levels),
-                    quantity.label,
+                    ratio.label,
                     points,
                     ideals=[_curve(None, *ideal) for ideal in ideal_lines(name, axis, panel_rows)],
                     estimates=_estimates(series, panel_rows, f"estimated_{name}", unit, axis),
@@ -393,7 +392,7 @@ def _estimates(
 
 def fields_chart(view: View, _network: pd.DataFrame) -> HeatMap:
     """Return the chart with a field per cell that `figures.kinds.heat_map` draws."""
-    x, words = str(view.spec.x), cell_words(view.all_runs)
+    x, words = str(view.spec.x), cell_words(view.unfiltered_runs)
     view, columns, names = heat_map.arrange(view, x)
     rows_levels = heat_map.ordered_rows(view, names)
     fields_panels = [

@@ -11,7 +11,7 @@ import pandas as pd
 
 from analysis import tables
 from analysis.level_words import level_text, title, treatment_text
-from analysis.records import has_words, measured_elsewhere, series_factors, varying
+from analysis.records import default_series_factors, has_words, measured_elsewhere, varying
 from common.files import read_json
 from common.notes import Note
 from declared.factors import is_numeric
@@ -91,7 +91,7 @@ def run_order(runs: pd.DataFrame) -> tuple[pd.Series, bool]:
 
 def series_names(material: Material) -> pd.Series:
     """Return the name of each run's series, as in the legends of figures."""
-    runs, names = material.every_run, series_factors(material.runs)
+    runs, names = material.every_run, default_series_factors(material.runs)
     if names == ["framework"]:
         return runs["framework"]
     combinations = runs[names].drop_duplicates().to_dict("records")

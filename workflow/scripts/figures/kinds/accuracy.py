@@ -121,7 +121,7 @@ AXES = {
         Note(
             "wall-time",
             "Wall time covers epochs and validations from the first epoch on, which includes warm-up, "
-            "without start-up, averaged over replicates. The first epoch takes long if the first step does, "
+            "without start-up. The first epoch takes long if the first step does, "
             "for example because it compiles the model or sets up communication.",
         ),
         integer=False,
@@ -132,8 +132,11 @@ INTERVALS_PHRASE = "; {}: 95 % t intervals."
 SHIFTED_NOTE = Note("shifted-sideways", "Markers and bars are shifted sideways.")
 DOTS_NOTE = Note("single-runs-drawn", "Dots: runs of cells with fewer than three.")
 LOGARITHMIC_NOTE = Note("logarithmic-axis", "The axis of updates is logarithmic.", axis="updates")
+WALL_TIME_MEANS = Note("wall-time-means", "Wall times are means without intervals.")
 WALL_TIME_STARTS = Note("curves-start-late", "A curve begins when its first epoch ends.")
-INTERVALS_ONCE = Note("intervals-once", "Where curves agree by epoch, the slowest has bars.")
+INTERVALS_ONCE = Note(
+    "intervals-once", "Curves that agree by epoch share one set of bars, drawn at the slowest."
+)
 COMMON_CURVES_EXPLAINED = Note(
     "common-curve-explained",
     "A common curve is the mean of the means of its series, and its band reaches from the lowest to the "
@@ -385,6 +388,7 @@ def draw(records: Records, spec: FigureSpec) -> tuple[Figure, captions.Caption]:
     is_shifted = x_axis.integer and not curves.has_bands and len(curves.coloured) > 1
     return figure, view.caption(
         lead,
+        WALL_TIME_MEANS if x_axis is AXES["wall_time"] else "",
         INTERVALS_ONCE if curves.groups != curves.agreeing else "",
         *_distance_notes(curves),
         WALL_TIME_STARTS if x_axis is AXES["wall_time"] else "",

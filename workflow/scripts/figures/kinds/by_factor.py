@@ -22,9 +22,4 @@ def draw(records: Records, spec: FigureSpec) -> tuple[Figure, captions.Caption]:
     scaling = batch_scaling(view.runs, x) if x in SIZE_FACTORS else None
     lead = f"{view.response.capitalized_title} by {title(x)}{scaling_phrase(scaling)}. {captions.MARKERS}"
     endnotes = [scaling or "", *view.response_notes, guide_note]
-    return lines.draw_lines(view, x, lead, with_baselines=with_baselines(spec), endnotes=endnotes)
-
-
-def with_baselines(spec: FigureSpec) -> bool:
-    """Return whether the figure has baselines and ideals, as a figure by nodes or devices has."""
-    return spec.kind == "by_factor" and spec.x in SIZE_FACTORS
+    return lines.draw_lines(view, lead, endnotes=endnotes)

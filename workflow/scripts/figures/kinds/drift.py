@@ -27,9 +27,9 @@ from common.notes import Note
 from common.run_status import RunStatus
 from common.text import number_of
 from declared.figure_specs import FigureSpec
-from figures import captions, panels, style
+from figures import blocks, captions, panels, style
 from figures.kinds import timeline
-from figures.kinds.residuals import BAND_COLOUR, DOT_STYLE, MAX_BANDS, MAX_VECTOR_DOTS
+from figures.kinds.residuals import DOT_STYLE, MAX_VECTOR_DOTS
 from figures.kinds.timeline import Time
 
 HEIGHT_INCHES = 3.1
@@ -44,7 +44,6 @@ LIMIT_LINE: dict[str, Any] = {"color": style.INK, "linewidth": 0.7, "linestyle":
 MIN_AXIS_CUT = 50.0
 CUT_QUANTILE, CUT_REACH = 0.9, 1.5  # the quantile of deviations, and its multiple that stays on the axis
 MAX_CUT_LABELS = 4
-MAX_NAMED_BLOCKS = 12
 MAX_LEGEND_ROW = 6  # entries in one row of the legend
 MIN_VISIBLE_SHARE = 0.02  # share of a panel's height from which a bar is visible
 DEVIATION = {REFERENCE: "reference: deviation (%)", LOST_CPU_TIME: "CPU time lost: deviation (%)"}
@@ -75,17 +74,18 @@ def draw(records: Records, _spec: FigureSpec) -> tuple[Figure, captions.Caption]
     bottom = figure.add_subplot(grid[2, 0])
     top, middle = (figure.add_subplot(grid[row, 0], sharex=bottom) for row in (0, 1))
     covariate_ax = figure.add_subplot(grid[:, 1])
-    bands = _block_bands(data)
+    logs = {name: np.log(data[name]) for name in ("reference", "epoch_time")}
+    bands = blocks.find_bands(data.assign(**logs), *logs)
     for ax in (top, middle, bottom):
-        _shade_blocks(ax, bands)
+        blocks.shade_bands(ax, bands)
         ax.grid(True, axis="y")
-    _name_blocks(top, bands)
-    cuts = _draw_reference(top, data, bands)
+    blocks.name_bands(top, bands)
+    n_beyond = _draw_reference(top, data, bands)
     dots: dict[str, Any] = DOT_STYLE | {"rasterized": len(data) > MAX_VECTOR_DOTS}
     middle.plot(data["middle"], 100 * (data["epoch_time"] - 1), zorder=2, **dots)
     for ax, column in ((top, "reference"), (middle, "epoch_time")):
         ax.axhline(0, color=style.MUTED, linewidth=0.7, zorder=1)
-        _draw_block_means(ax, bands, column)
+        blocks.draw_means(ax, bands, 100 * np.expm1(bands[column]))
         ax.tick_params(labelbottom=False)
     is_steal_visible = _draw_shares(bottom, data)
     limit = _draw_excluded(bottom, excluded)
@@ -111,7 +111,7 @@ def draw(records: Records, _spec: FigureSpec) -> tuple[Figure, captions.Caption]
         EXCLUDED_NOTE if len(excluded) else "",
         _extreme_block_note(bands),
         *_adjustment_notes(adjusted),
-        _cut_note(*cuts),
+        _cut_note(n_beyond),
         _waits_note(data),
         _steal_note(data, is_steal_visible),
         endnotes=[
@@ -143,52 +143,11 @@ def _add_positions(
     return data.join(positions), ran[is_excluded].join(positions), time, ""
 
 
-def _block_bands(data: pd.DataFrame) -> pd.DataFrame:
-    """Return ends, block, and means of reference and epoch time (%) of each stretch of runs of one block."""
-    change = (data[["session", "block"]].ne(data[["session", "block"]].shift())).any(axis=1).cumsum()
-    percent = data.assign(
-        reference=100 * np.log(data["reference"]), epoch_time=100 * np.log(data["epoch_time"])
-    )
-    return percent.groupby(change).agg(
-        left=("left", "min"),
-        right=("right", "max"),
-        block=("block", "first"),
-        reference=("reference", "mean"),
-        epoch_time=("epoch_time", "mean"),
-    )
-
-
-def _shade_blocks(ax: Axes, bands: pd.DataFrame) -> None:
-    """Shade every other block."""
-    if len(bands) <= MAX_BANDS:
-        for band in bands[1::2].itertuples():
-            ax.axvspan(band.left, band.right, color=BAND_COLOUR, linewidth=0, zorder=0)
-
-
-def _name_blocks(ax: Axes, bands: pd.DataFrame) -> None:
-    """Write the number of each block above its band; a block with repeated runs has two bands."""
-    if 1 < len(bands) <= MAX_NAMED_BLOCKS:
-        for number, band in enumerate(bands.dropna(subset="block").itertuples()):
-            text = f"{band.block:g}" if number else f"block {band.block:g}"
-            label = ax.text((band.left + band.right) / 2, 1, text)
-            label.set(transform=ax.get_xaxis_transform(), color=style.MUTED, ha="center", va="bottom")
-            label.set_fontsize(style.SMALL_FONT_SIZE)
-
-
-def _draw_block_means(ax: Axes, bands: pd.DataFrame, column: str) -> None:
-    """Draw a line at the mean of each block."""
-    if len(bands) <= MAX_BANDS:
-        for left, right, value in bands[["left", "right", column]].itertuples(index=False):
-            ax.plot(
-                [left, right], [100 * math.expm1(value / 100)] * 2, color=style.INK, linewidth=1.0, zorder=4
-            )
-
-
-def _draw_reference(ax: Axes, data: pd.DataFrame, bands: pd.DataFrame) -> tuple[int, float | None]:
+def _draw_reference(ax: Axes, data: pd.DataFrame, bands: pd.DataFrame) -> int:
     """Draw a line from before to after each run, and a triangle where a run waited.
 
-    The axis is cut where single runs would squash all others. Returns the number of runs beyond it, and the
-    end (%) at which it cuts a line; None if it shows all lines.
+    The axis is cut where single runs would squash all others; lines of the runs on it are whole. Returns the
+    number of runs beyond it.
     """
     data = data[data["reference"].notna()]
     percent = 100 * (data[["before", "after"]].to_numpy(float) - 1)
@@ -201,21 +160,24 @@ def _draw_reference(ax: Axes, data: pd.DataFrame, bands: pd.DataFrame) -> tuple[
     dots: dict[str, Any] = DOT_STYLE | {"rasterized": len(data) > MAX_VECTOR_DOTS}
     ax.plot(data["middle"], 100 * (data["reference"] - 1), zorder=3, **dots)
     deviations = 100 * (data["reference"] - 1)
-    block_means = 100 * np.expm1(bands["reference"].to_numpy() / 100)
+    block_means = 100 * np.expm1(bands["reference"].to_numpy())
     cut = max(MIN_AXIS_CUT, CUT_REACH * float(deviations.abs().quantile(CUT_QUANTILE)))
-    values = np.append(percent.ravel(), [0.0, *deviations]).clip(-cut, cut)
-    values = np.append(values, block_means)
-    low, high = float(np.nanmin(values)), float(np.nanmax(values))
-    margins = (high - low or 1.0) * np.array(
-        [0.08, 0.2]
-    )  # shares at the lower and the upper end; the upper one holds the triangles
-    ax.set_ylim(low - margins[0], high + margins[1])
+    is_shown, was_shown = deviations.abs() <= cut, None
+    while not is_shown.equals(was_shown):  # the line of a run that is shown can bring another run into view
+        was_shown = is_shown
+        low, high = _reference_ends(np.append(percent[is_shown.to_numpy()].ravel(), [0.0, *block_means]))
+        is_shown = is_shown | deviations.between(low, high)
+    ax.set_ylim(low, high)
     starts = data.loc[data["waited_s"] > 0, "left"]
     ax.plot(starts, [0.96] * len(starts), transform=ax.get_xaxis_transform(), **WAIT_MARKER)
-    is_beyond = (deviations > ax.get_ylim()[1]) | (deviations < ax.get_ylim()[0])
-    _mark_beyond(ax, data.loc[is_beyond, "middle"], deviations[is_beyond])
-    top = float(ax.get_ylim()[1])
-    return int(is_beyond.sum()), top if np.nanmax(percent) > top else None
+    _mark_beyond(ax, data.loc[~is_shown, "middle"], deviations[~is_shown])
+    return int((~is_shown).sum())
+
+
+def _reference_ends(values: np.ndarray) -> tuple[float, float]:
+    """Return the ends of an axis that shows these values (%), with room for triangles at the upper end."""
+    low, high = float(np.nanmin(values)), float(np.nanmax(values))
+    return low - 0.08 * (high - low or 1.0), high + 0.2 * (high - low or 1.0)
 
 
 def _mark_beyond(ax: Axes, middle: pd.Series, deviations: pd.Series) -> None:
@@ -308,7 +270,7 @@ def _legend_handles(data: pd.DataFrame, bands: pd.DataFrame, is_steal_visible: b
             markeredgewidth=0,
         ),
     ]
-    if len(bands) <= MAX_BANDS:
+    if len(bands) <= blocks.MAX_BANDS:
         handles.append(Line2D([], [], label="mean of a block", color=style.INK, linewidth=1.0))
     if is_steal_visible:
         handles.append(Patch(facecolor=RED, label="CPU steal"))
@@ -343,11 +305,11 @@ def _adjustment_notes(adjusted: SpeedAdjustment) -> list[str]:
 
 def _extreme_block_note(bands: pd.DataFrame) -> str:
     """Return how far the block whose epoch times deviate most is from the others; "" for a single block."""
-    blocks = bands.dropna(subset=["block", "reference", "epoch_time"])
-    if len(blocks) < 2:
+    measured = bands.dropna(subset=["block", "reference", "epoch_time"])
+    if len(measured) < 2:
         return ""
-    block = blocks.loc[blocks["epoch_time"].abs().idxmax()]
-    reference, epoch_time = (math.expm1(block[name] / 100) for name in ("reference", "epoch_time"))
+    block = measured.loc[measured["epoch_time"].abs().idxmax()]
+    reference, epoch_time = (math.expm1(block[name]) for name in ("reference", "epoch_time"))
     text = (
         f"Block {block['block']:g} deviates most: reference {100 * reference:+.1f} %, "
         f"epoch times {100 * epoch_time:+.1f} %."
@@ -355,16 +317,10 @@ def _extreme_block_note(bands: pd.DataFrame) -> str:
     return Note("extreme-block", text, block=block["block"], reference=reference, epoch_time=epoch_time)
 
 
-def _cut_note(n_runs: int, cut: float | None) -> str:
-    """Return how many runs are beyond the axis of the reference, or only that it cuts lines; "" for none."""
-    if n_runs:
-        text = "Arrow: beyond the axis." if n_runs == 1 else "Arrows: beyond the axis."
-        return Note("axis-cut", text, runs=n_runs, cut=cut)
-    return (
-        Note("axis-cut", f"The axis of the reference ends at {cut:.0f} %.", runs=0, cut=cut)
-        if cut is not None
-        else ""
-    )
+def _cut_note(n_runs: int) -> str:
+    """Return that the axis of the reference is cut, and below how many runs; "" if it shows all."""
+    text = "Arrow: beyond the axis." if n_runs == 1 else "Arrows: beyond the axis."
+    return Note("axis-cut", text, runs=n_runs) if n_runs else ""
 
 
 def _waits_note(data: pd.DataFrame) -> str:

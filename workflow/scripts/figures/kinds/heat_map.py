@@ -155,17 +155,19 @@ def _place_factors(view: View, panel_in: float) -> tuple[View, list[str]]:
     `facet` of the spec stays or, without one, model and data set, whose times differ most.
     """
     names = [name for name in view.series_factors if name in varying(view.runs)]
-    facet, fixed = list(view.panel_factors), view.spec.facet or MODEL_AND_DATASET
-    while movable := [name for name in facet if name not in fixed]:
+    panel_factors, fixed = list(view.panel_factors), view.spec.facet or MODEL_AND_DATASET
+    while movable := [name for name in panel_factors if name not in fixed]:
         rows = ordered_rows(view, names)
         label_in = CHARACTER_INCHES * max((len(row_text(row)) for row in rows), default=0)
         n_rows = len(ordered_rows(view, [*names, movable[-1]]))
-        is_one_row = view.runs.groupby(facet, dropna=False).ngroups <= _panels_across(label_in, panel_in)
+        is_one_row = view.runs.groupby(panel_factors, dropna=False).ngroups <= _panels_across(
+            label_in, panel_in
+        )
         if is_one_row or n_rows * FIELD_INCHES > panels.PAGE_PANELS_INCHES:
             break
-        facet.remove(movable[-1])
+        panel_factors.remove(movable[-1])
         names.append(movable[-1])
-    return replace(view, series_factors=["framework"], panel_factors=facet), names
+    return replace(view, series_factors=["framework"], panel_factors=panel_factors), names
 
 
 def _panels_across(label_in: float, panel_in: float) -> int:

@@ -29,12 +29,12 @@ def draw(records: Records, spec: FigureSpec) -> tuple[Figure, captions.Caption]:
     lead = f"Interaction of {title(x)} and {colour} in {response.title}. {captions.MARKERS}"
     test, share = _test_notes(view, x, view.series_factors[0]) if len(view.ok) else ("", "")
     endnotes = [*view.response_notes, HOW_TO_READ, share]
-    return lines.draw_lines(view, x, lead, for_comparison=True, details=[test], endnotes=endnotes)
+    return lines.draw_lines(view, lead, details=[test], endnotes=endnotes)
 
 
 def _test_notes(view: View, factor: str, other_factor: str) -> tuple[str, str]:
     """Return the test of the interaction in the study's analysis of variance, and its share of variation."""
-    analysis = anova.analyse_runs(view.all_runs, view.response)
+    analysis = anova.analyse_runs(view.unfiltered_runs, view.response)
     rows = analysis.rows.set_index("term")
     names = [anova.TIMES.join(map(title, pair)) for pair in ((factor, other_factor), (other_factor, factor))]
     name = next((name for name in names if name in rows.index), "")

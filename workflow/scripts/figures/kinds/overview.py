@@ -4,13 +4,19 @@ import pandas as pd
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
+from analysis.cell_means import MIN_SHARED_BLOCKS
 from analysis.records import Records
+from common.notes import Note
 from declared.figure_specs import FigureSpec
 from figures import captions, marks, panels, rows
 from figures.selection import Series
 from figures.view import View, build_response_view
 
 LEAD = f"{{}} of every cell. {captions.MARKERS}"
+TESTS_NOTE = Note(
+    "tests-within-blocks",
+    "Bars include differences between blocks; tests compare cells within blocks (table `effects`).",
+)
 
 
 def draw(records: Records, spec: FigureSpec) -> tuple[Figure, captions.Caption]:
@@ -38,4 +44,6 @@ def draw(records: Records, spec: FigureSpec) -> tuple[Figure, captions.Caption]:
 
     figure, on_page, axis_notes = rows.draw_rows(view, view.response.label, draw_cell, View.values_and_means)
     lead = LEAD.format(view.response.capitalized_title)
-    return figure, on_page.caption(lead, *axis_notes, endnotes=view.response_notes)
+    has_blocks = view.ok["cell"].nunique() > 1 and view.ok["block"].nunique() >= MIN_SHARED_BLOCKS
+    tests_note = TESTS_NOTE if has_blocks else ""
+    return figure, on_page.caption(lead, *axis_notes, tests_note, endnotes=view.response_notes)

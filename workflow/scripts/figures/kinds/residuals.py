@@ -15,18 +15,15 @@ from analysis.records import Records, successful
 from common.notes import Note
 from common.text import number_of
 from declared.figure_specs import FigureSpec
-from figures import captions, legends, panels, style, value_axis
+from figures import blocks, captions, legends, panels, style, value_axis
 from figures.selection import Series
 from figures.view import build_view
 
 HEIGHT_INCHES = 2.1
-MAX_NUMBERED_BANDS = 12
 MAX_VECTOR_DOTS = 2000  # more runs would make vector files too large to open
-MAX_BANDS = 60
 LOG_FROM_RATIO = 5
 DOT_STYLE = style.dots("o", 1.6, "#004488") | {"alpha": 0.7}
 OUTLIER_STYLE = style.dots("x", 4, "#bb5566", 1.0)
-BAND_COLOUR = "#eeeeee"
 SESSION_LINE: Mapping[str, Any] = {
     "color": style.MUTED,
     "linewidth": 0.8,
@@ -59,9 +56,10 @@ def draw(records: Records, spec: FigureSpec) -> tuple[Figure, captions.Caption]:
     # Comparisons are within blocks, and the table `checks` tests normality of what remains then.
     after_blocks = remove_blocks(all_residuals).loc[data.index]
     has_blocks = not after_blocks["residual"].equals(data["residual"])
-    has_order = _has_order(data)
     if data.empty:
         return panels.empty_figure(runs, captions.NO_SUCCESS if successful(runs).empty else NO_SPREAD)
+    has_order = _has_order(data)
+    bands = blocks.find_bands(data.assign(left=data["order"] - 0.5, right=data["order"] + 0.5), "residual")
     series_cells = [(series, set(series.select(runs)["cell"])) for series in view.series]
     is_of_series = [(series, data["cell"].isin(cells)) for series, cells in series_cells]
     dots = [(series, selected & ~data["outlier"]) for series, selected in is_of_series if selected.any()]
@@ -89,7 +87,9 @@ def draw(records: Records, spec: FigureSpec) -> tuple[Figure, captions.Caption]:
     fitted.set_ylabel("residual (%)")
     for order in order_axes:
         _draw_dots(order, data["order"], percent, data["outlier"], dots)
-        _draw_blocks(order, data)
+        blocks.shade_bands(order, bands)
+        blocks.name_bands(order, bands, prefix="")
+        blocks.draw_means(order, bands, 100 * bands["residual"])
         _draw_session_starts(order, data)
         order.set_xlabel("run, in order (bands: blocks)" if data["block"].nunique() > 1 else "run, in order")
         order.set_ylabel("residual within cells (%)" if has_blocks else "residual (%)")
@@ -102,7 +102,7 @@ def draw(records: Records, spec: FigureSpec) -> tuple[Figure, captions.Caption]:
         _lead(has_order, has_blocks),
         _outliers_note(data),
         SESSIONS_NOTE if has_order and data["session"].nunique() > 1 else "",
-        BLOCKS_NOTE if has_order and 1 < _stretches(data["block"]).max() <= MAX_BANDS else "",
+        BLOCKS_NOTE if has_order and 1 < len(bands) <= blocks.MAX_BANDS else "",
         _lattice_sentence(data),
         endnotes=[HOW_TO_READ, SEARCH_NOTE, LISTED_NOTE if data["outlier"].any() else ""],
         with_intervals=False,
@@ -135,38 +135,10 @@ def _draw_dots(
     ax.grid(True)
 
 
-def _stretches(column: pd.Series) -> pd.Series:
-    """Return the number of the stretch of one session or block that each run is in, from 1."""
-    if column.isna().all():  # measured elsewhere: one stretch
-        return pd.Series(1, index=column.index)
-    return column.ne(column.shift()).fillna(True).astype(int).cumsum()  # the first is after NA
-
-
-def _draw_blocks(ax: Axes, data: pd.DataFrame) -> None:
-    """Shade every other block, name a few of them, and draw a line at the mean of each.
-
-    A block with repeated runs has two stretches, which have the same name.
-    """
-    stretches = _stretches(data["block"])
-    if stretches.nunique() > MAX_BANDS:
-        return
-    for number, runs in data.groupby(stretches):
-        ends = [runs["order"].min() - 0.5, runs["order"].max() + 0.5]
-        if number % 2 == 0:
-            ax.axvspan(*ends, color=BAND_COLOUR, linewidth=0, zorder=0)
-        ax.plot(ends, [100 * runs["residual"].mean()] * 2, color=style.INK, linewidth=1.0, zorder=4)
-        if 1 < stretches.nunique() <= MAX_NUMBERED_BANDS and runs["block"].notna().all():
-            label = ax.text(
-                sum(ends) / 2, 1, f"{runs['block'].iloc[0]:g}", transform=ax.get_xaxis_transform()
-            )
-            label.set(color=style.MUTED, fontsize=style.SMALL_FONT_SIZE, ha="center", va="bottom")
-
-
 def _draw_session_starts(ax: Axes, data: pd.DataFrame) -> None:
     """Draw a dashed line where a session starts, except at the first one."""
     if data["session"].notna().all() and data["session"].nunique() > 1:
-        stretches = _stretches(data["session"])
-        for start in data["order"].groupby(stretches).min().iloc[1:]:
+        for start in data.loc[data["session"] != data["session"].shift(), "order"].iloc[1:]:
             ax.axvline(start - 0.5, **SESSION_LINE)
 
 

@@ -27,8 +27,8 @@ from network.fit import MAX_FIT_DEVIATION, deviation_text, summarize
 PANEL_INCHES = 1.3
 
 
-class Quantity(NamedTuple):
-    """What a row of panels shows.
+class Ratio(NamedTuple):
+    """A ratio of epoch times, which a row of panels shows.
 
     Attributes:
         name: Its name in the caption.
@@ -44,16 +44,15 @@ class Quantity(NamedTuple):
 
 
 # By the column of `speedup.build_rows`.
-QUANTITIES = {
-    "speedup": Quantity("speed-up", "speed-up", 1.0, ideal_exponent=1),
-    "efficiency": Quantity("efficiency", "efficiency (%)", 100.0, ideal_exponent=0),
+RATIOS = {
+    "speedup": Ratio("speed-up", "speed-up", 1.0, ideal_exponent=1),
+    "efficiency": Ratio("efficiency", "efficiency (%)", 100.0, ideal_exponent=0),
 }
 EFFICIENCY = "efficiency"
 MIN_ZOOMED_EFFICIENCY = 80.0  # in %; an axis of higher ones does not start at 0
 MAX_IDEAL_REACH = 1.7  # end of the ideal line, relative to the largest speed-up
 MAX_OCTAVES = 0.06  # largest shift of a marker on an axis of doublings, 4 % of the ideal
-LEAD = "{}{}. Bars: uncorrected 95 % intervals."
-NO_ACCUMULATION_NOTE = Note("baseline-without-accumulation", "Baselines do not accumulate.")
+LEAD = "{ratios}{scaling}. Bars: uncorrected 95 % intervals."
 HOW_TO_READ = (
     "Speed-up: mean epoch time of the baseline divided by mean epoch time of the cell. Ideal: devices of "
     "the cell divided by devices of the baseline. Efficiency: speed-up divided by the ideal. Lines between "
@@ -65,26 +64,25 @@ ESTIMATE_EXPLAINED = Note(
     "take the time that the collective benchmark measured, the backward pass overlaps them if the framework "
     "sends during it, and no rank waits or shares its cores.",
 )
-NO_PARALLEL_CELL = Note("no-replicas", "no cell with several devices succeeded")
-NO_BASELINE = Note("no-baseline", "no baseline succeeded")
-SINGLE_DEVICE_ONLY = Note("one-replica", "they have no cell with several devices")
+NO_MULTI_DEVICE_CELL = Note("no-multi-device-cell", "no cell with several devices succeeded")
+SINGLE_DEVICE_ONLY = Note("panel-of-one-device", "they have no cell with several devices")
 
 
 @dataclass(frozen=True)
-class _Ratios:
+class _DrawnRatios:
     """What the panels show.
 
     Attributes:
-        quantities: What the rows of panels show, from the top.
+        ratios: What the rows of panels show, from the top.
         rows: A row per planned cell of the view (`cell_rows`).
         drawn_rows: Those in the panels.
         panel_levels: Levels of each panel.
         series: Series with a line, or with a cell that ran out of memory.
-        ran_out: Rows of several devices whose memory ran out.
+        ran_out: Rows of cells with several devices that ran out of memory.
         left_out: Levels of the panels without a cell of several devices.
     """
 
-    quantities: dict[str, Quantity]
+    ratios: dict[str, Ratio]
     rows: pd.DataFrame
     drawn_rows: pd.DataFrame
     panel_levels: list[dict[str, Any]]
@@ -93,13 +91,13 @@ class _Ratios:
     left_out: list[dict[str, Any]]
 
     @property
-    def estimated(self) -> dict[str, float]:
-        """The largest ratio of estimate to measured speed-up of each series with an estimate."""
+    def estimate_excess(self) -> dict[str, float]:
+        """For each series with an estimate, the largest ratio of estimated to measured speed-up."""
         rows = self.drawn_rows[self.drawn_rows["n_devices"] > 1]
         return {
-            series.name: float((own["estimated_speedup"] / own["speedup"]).max())
+            series.name: float((estimated["estimated_speedup"] / estimated["speedup"]).max())
             for series in self.series
-            if (own := series.select(rows).dropna(subset=["estimated_speedup", "speedup"])).size
+            if (estimated := series.select(rows).dropna(subset=["estimated_speedup", "speedup"])).size
         }
 
 
@@ -111,138 +109,143 @@ def draw(records: Records, spec: FigureSpec) -> tuple[Figure, captions.Caption]:
     rows = cell_rows(view, records.table("network"))
     compared = rows["speedup"].notna()
     if not (compared & (rows["n_devices"] > rows["baseline_n_devices"])).any():
-        return panels.empty_figure(view.runs, NO_PARALLEL_CELL if compared.any() else NO_BASELINE)
-    view, content = _select_ratios(view, rows)
-    figure, axis_notes = _draw_all_ratios(content, device_axis_label(content.drawn_rows))
-    return figure, _caption(view, content, axis_notes)
+        return panels.empty_figure(
+            view.runs, NO_MULTI_DEVICE_CELL if compared.any() else captions.as_clause(lines.NO_BASELINE)
+        )
+    view, drawn = _select_ratios(view, rows)
+    figure, axis_notes = _draw_all_ratios(drawn, device_axis_label(drawn.drawn_rows))
+    return figure, _caption(view, drawn, axis_notes)
 
 
-def _select_ratios(view: View, rows: pd.DataFrame) -> tuple[View, _Ratios]:
+def _select_ratios(view: View, rows: pd.DataFrame) -> tuple[View, _DrawnRatios]:
     """Return the part of the view that fits a page, and what its panels show."""
-    has_more_devices = rows["speedup"].notna() & (rows["n_devices"] > rows["baseline_n_devices"])
-    drawable = selection.nonempty_panels(view.panel_levels, rows[has_more_devices])
+    is_above_baseline = rows["speedup"].notna() & (rows["n_devices"] > rows["baseline_n_devices"])
+    drawable = selection.nonempty_panels(view.panel_levels, rows[is_above_baseline])
     left_out = [levels for levels in view.panel_levels if levels not in drawable]
-    quantities = drawn_quantities(view.spec)
-    panel_in = len(quantities) * PANEL_INCHES + panels.titles_height(drawable)
+    ratios = ratios_to_draw(view.spec)
+    panel_in = len(ratios) * PANEL_INCHES + panels.titles_height(drawable)
     view = view.fit_to_page(panel_in, panel_levels=drawable)
     is_in_view = rows["cell"].isin(view.cells["cell"])
-    rows, multi_device = rows[is_in_view], rows[is_in_view & has_more_devices]
-    panel_levels = selection.nonempty_panels(view.panel_levels, multi_device)
+    rows, above_baseline = rows[is_in_view], rows[is_in_view & is_above_baseline]
+    panel_levels = selection.nonempty_panels(view.panel_levels, above_baseline)
     drawn_rows = pd.concat([selection.rows_at(rows, levels) for levels in panel_levels])
     ran_out = rows[rows["cell"].isin(view.out_of_memory) & (rows["n_devices"] > 1)]
     series = [
         candidate
         for candidate in view.series
-        if len(candidate.select(multi_device)) or len(candidate.select(ran_out))
+        if len(candidate.select(above_baseline)) or len(candidate.select(ran_out))
     ]
-    return view, _Ratios(quantities, rows, drawn_rows, panel_levels, series, ran_out, left_out)
+    return view, _DrawnRatios(ratios, rows, drawn_rows, panel_levels, series, ran_out, left_out)
 
 
-def _draw_all_ratios(content: _Ratios, x_label: str) -> tuple[Figure, list[str]]:
+def _draw_all_ratios(drawn: _DrawnRatios, x_label: str) -> tuple[Figure, list[str]]:
     """Return the figure with all panels and the legend, and notes on its axes."""
     further_handles = [Line2D([], [], color=style.MUTED, label="ideal", **lines.IDEAL_LINE)]
-    if names := list(content.estimated):
-        estimated = [series for series in content.series if series.name in names]
+    if names := list(drawn.estimate_excess):
+        estimated = [series for series in drawn.series if series.name in names]
         colour = estimated[0].style.colour if len(names) == 1 else style.MUTED
         bound: dict[str, Any] = {"color": colour, "linewidth": 0.7, "linestyle": lines.BOUND_LINE}
-        label = f"estimate, {names[0]} only" if len(names) == 1 < len(content.series) else "estimate"
+        label = f"estimate, {names[0]} only" if len(names) == 1 < len(drawn.series) else "estimate"
         further_handles.append(Line2D([], [], label=label, **bound))
-    n_bands, n_columns, width = panels.layout(len(content.panel_levels))
-    above_in = legends.legend_height(len([*content.series, *further_handles]), width)
-    n_quantities = len(content.quantities)
-    panels_in = n_bands * (n_quantities * PANEL_INCHES + panels.titles_height(content.panel_levels))
+    n_bands, n_columns, width = panels.layout(len(drawn.panel_levels))
+    above_in = legends.legend_height(len([*drawn.series, *further_handles]), width)
+    n_ratios = len(drawn.ratios)
+    panels_in = n_bands * (n_ratios * PANEL_INCHES + panels.titles_height(drawn.panel_levels))
     figure = style.new_figure(width, panels_in + 0.15 + above_in)
-    axes = figure.subplots(n_quantities * n_bands, n_columns, squeeze=False, sharex=True, sharey="row")
-    placement = place_size_series(content.drawn_rows, content.series)
-    limits = {name: axis_ends(content.drawn_rows, name, content.quantities) for name in content.quantities}
+    axes = figure.subplots(n_ratios * n_bands, n_columns, squeeze=False, sharex=True, sharey="row")
+    placement = place_size_series(drawn.drawn_rows, drawn.series)
+    limits = {name: axis_ends(drawn.drawn_rows, name, drawn.ratios) for name in drawn.ratios}
     for ax in axes.flat:
         ax.set_axis_off()
-    for panel, levels in enumerate(content.panel_levels):
+    for panel, levels in enumerate(drawn.panel_levels):
         band, column = divmod(panel, n_columns)
-        for row, name in enumerate(content.quantities):
-            ax = axes[n_quantities * band + row, column]
+        for row, name in enumerate(drawn.ratios):
+            ax = axes[n_ratios * band + row, column]
             ax.set_axis_on()
-            _draw_ratios(ax, content, levels, name, placement)
+            _draw_ratios(ax, drawn, levels, name, placement)
             ax.set_ylim(*limits[name])
             ax.grid(True, axis="y")
             placement.axis.apply(ax, placement.axis.labels(width / n_columns))
             if column == 0:
-                ax.set_ylabel(QUANTITIES[name].label)
-            is_lowest = row == n_quantities - 1
-            ax.tick_params(labelbottom=is_lowest and panel + n_columns >= len(content.panel_levels))
-        axes[n_quantities * band, column].set_title(panels.panel_title(levels))
+                ax.set_ylabel(RATIOS[name].label)
+            is_lowest = row == n_ratios - 1
+            ax.tick_params(labelbottom=is_lowest and panel + n_columns >= len(drawn.panel_levels))
+        axes[n_ratios * band, column].set_title(panels.panel_title(levels))
     figure.supxlabel(x_label, fontsize=style.FONT_SIZE)
-    legends.add_legend(figure, content.series, further_handles)
+    legends.add_legend(figure, drawn.series, further_handles)
     is_zoomed = any(low > 0 for low, _ in limits.values())
     return figure, [captions.NOT_FROM_ZERO if is_zoomed else "", placement.axis.axis_note(x_label)]
 
 
 def _draw_ratios(
-    ax: Axes, content: _Ratios, levels: Mapping[str, Any], quantity: str, placement: Placement
+    ax: Axes, drawn: _DrawnRatios, levels: Mapping[str, Any], column: str, placement: Placement
 ) -> None:
     """Draw the ideal, the series, and the cells that ran out of memory."""
-    panel_rows = selection.rows_at(content.rows, levels)
-    for ideal in ideal_lines(quantity, placement.axis, panel_rows):
+    panel_rows = selection.rows_at(drawn.rows, levels)
+    for ideal in ideal_lines(column, placement.axis, panel_rows):
         lines.draw_ideal(ax, ideal, style.MUTED)
-    for series in content.series:
-        _draw_ratio_line(ax, series, series.select(panel_rows), quantity, placement)
-    for n_devices, cells in selection.rows_at(content.ran_out, levels).groupby("n_devices"):
-        styles = [series.style for series in content.series if len(series.select(cells))]
+    for series in drawn.series:
+        _draw_ratio_line(ax, series, series.select(panel_rows), column, placement)
+    for n_devices, cells in selection.rows_at(drawn.ran_out, levels).groupby("n_devices"):
+        styles = [series.style for series in drawn.series if len(series.select(cells))]
         marks.mark_out_of_memory(ax, placement.axis.positions[n_devices], styles)
 
 
-def _caption(view: View, content: _Ratios, axis_notes: Sequence[str]) -> captions.Caption:
+def _caption(view: View, drawn: _DrawnRatios, axis_notes: Sequence[str]) -> captions.Caption:
     """Return the caption of the figure."""
-    rows = content.drawn_rows
-    baselines = baseline_cells(view.all_runs)
-    kept_batch = batch_scaling(view.runs, size_factor_name(view.runs))
+    rows = drawn.drawn_rows
+    baselines = baseline_cells(view.unfiltered_runs)
+    scaling = batch_scaling(view.runs, size_factor_name(view.runs))
     without_baseline = [cell for cell in dict.fromkeys(view.ok["cell"]) if cell not in baselines]
     used = sorted(set(rows["baseline_cell"].dropna()))
     return view.caption(
         LEAD.format(
-            " and ".join(quantity.name for quantity in content.quantities.values()).capitalize(),
-            scaling_phrase(kept_batch),
+            ratios=" and ".join(ratio.name for ratio in drawn.ratios.values()).capitalize(),
+            scaling=scaling_phrase(scaling),
         ),
         *axis_notes[:1],
-        _baseline_time_note(used, view),
-        _estimate_note(content.estimated),
+        _baseline_time_note(used, view, is_accumulating=not accumulation_note(rows)),
+        _estimate_note(drawn.estimate_excess),
         captions.SINGLE_RUNS if _is_single_run(rows[rows["n_devices"] > 1]).any() else "",
         _no_baseline_note(without_baseline),
-        NO_ACCUMULATION_NOTE if accumulation_note(rows) else "",
         endnotes=[
-            kept_batch or "",
+            scaling or "",
             HOW_TO_READ,
             accumulation_note(rows),
             conditions.device_count_note(view.runs),
             *axis_notes[1:],
-            ESTIMATE_EXPLAINED if content.estimated else "",
+            ESTIMATE_EXPLAINED if drawn.estimate_excess else "",
             _left_out_estimates_note(rows),
             lines.baselines_note(used, view),
-            lines.left_out_note(content.left_out, SINGLE_DEVICE_ONLY),
+            lines.left_out_note(drawn.left_out, SINGLE_DEVICE_ONLY),
         ],
     )
 
 
-def _baseline_time_note(used: Sequence[str], view: View) -> str:
-    """Return what the baseline cells `used` are, and the range of their mean epoch times."""
+def _baseline_time_note(used: Sequence[str], view: View, *, is_accumulating: bool) -> str:
+    """Return what the baseline cells `used` are, and the range of their mean epoch times.
+
+    Unless they accumulate as the cells do, the note says that they do not accumulate.
+    """
     times = [view.estimate(cell).value for cell in used]
     ends = dict.fromkeys(tables.number(end) for end in (min(times), max(times)))
-    baseline_runs = view.all_runs[view.all_runs["cell"].isin(set(used))]
+    baseline_runs = view.unfiltered_runs[view.unfiltered_runs["cell"].isin(set(used))]
     names = sorted(set(baseline_runs["framework"]))
     single_device = baseline_frameworks(baseline_runs)
     description = " or ".join(names) if names == single_device else "the fewest devices"
-    text = f"Baseline: {description} ({' to '.join(ends)} {view.response.unit})."
+    name = "Baseline" if is_accumulating else "Baseline, without accumulation"
+    text = f"{name}: {description} ({' to '.join(ends)} {view.response.unit})."
     return Note("baseline-time", text, shortest=min(times), longest=max(times), frameworks=names)
 
 
-def _estimate_note(estimated: Mapping[str, float]) -> str:
+def _estimate_note(estimate_excess: Mapping[str, float]) -> str:
     """Return which series have an estimate, and by how much it is too high at most; "" without one."""
-    if not estimated:
+    if not estimate_excess:
         return ""
-    excess = 100 * (max(estimated.values()) - 1)
+    excess = 100 * (max(estimate_excess.values()) - 1)
     error = f", up to {excess:.0f} % too high" if excess >= 1 else ""
-    text = f"Dotted: without waiting or contention{error}."
-    return Note("estimate-drawn", text, ratios=dict(estimated))
+    text = f"Dotted: estimate without waiting or contention{error}."
+    return Note("estimate-drawn", text, ratios=dict(estimate_excess))
 
 
 def _no_baseline_note(cells: Sequence[str]) -> str:
@@ -257,7 +260,7 @@ def cell_rows(view: View, network: pd.DataFrame) -> pd.DataFrame:
     `estimated_speedup` and `estimated_efficiency` are those without waiting (`shortest_epochs`). They need a
     collective benchmark that follows its fit; `fit_deviation` is its largest deviation from the fit.
     """
-    measured = build_rows(view.all_runs)
+    measured = build_rows(view.unfiltered_runs)
     measured = measured.drop(columns=[*factor_names(measured), "n_devices"])
     planned = view.runs.drop_duplicates("cell")[["cell", "n_devices", *factor_names(view.runs)]]
     rows = planned.merge(measured, how="left", on="cell")
@@ -265,7 +268,7 @@ def cell_rows(view: View, network: pd.DataFrame) -> pd.DataFrame:
     if len(network):
         from prediction.study import shortest_epochs  # slow to import, and few studies need it
 
-        lower_bounds = shortest_epochs(view.all_runs, network)
+        lower_bounds = shortest_epochs(view.unfiltered_runs, network)
     shortest, shortest_baseline = (
         rows[name].map(lower_bounds).astype(float) for name in ("cell", "baseline_cell")
     )
@@ -331,59 +334,57 @@ def _is_single_run(rows: pd.DataFrame) -> pd.Series:
     return ((rows["n"] == 1) | (rows["baseline_n"] == 1)) & has_interval
 
 
-def drawn_quantities(spec: FigureSpec) -> dict[str, Quantity]:
-    """Return the quantities that a figure draws, by column: both, or efficiency alone."""
-    return {name: value for name, value in QUANTITIES.items() if spec.y != EFFICIENCY or name == EFFICIENCY}
+def ratios_to_draw(spec: FigureSpec) -> dict[str, Ratio]:
+    """Return the ratios that a figure draws, by column: both, or efficiency alone."""
+    return {name: value for name, value in RATIOS.items() if spec.y != EFFICIENCY or name == EFFICIENCY}
 
 
-def axis_ends(rows: pd.DataFrame, quantity: str, quantities: Mapping[str, Any]) -> tuple[float, float]:
+def axis_ends(rows: pd.DataFrame, column: str, ratios: Mapping[str, Any]) -> tuple[float, float]:
     """Return the ends of an axis, from 0 unless efficiency is drawn alone and stays near its ideal."""
-    if list(quantities) == [EFFICIENCY]:
-        drawn = rows.columns.intersection([quantity, f"{quantity}_low", f"{quantity}_high"])
+    if list(ratios) == [EFFICIENCY]:
+        drawn = rows.columns.intersection([column, f"{column}_low", f"{column}_high"])
         values = 100 * rows[drawn].to_numpy(float)
         lowest, highest = float(np.nanmin(values)), max(100.0, float(np.nanmax(values)))
         if lowest > MIN_ZOOMED_EFFICIENCY:
             margin = value_axis.ZOOMED_MARGIN * (highest - lowest)
             return lowest - margin, highest + margin
-    return 0.0, axis_top(rows, quantity)
+    return 0.0, axis_top(rows, column)
 
 
-def axis_top(rows: pd.DataFrame, quantity: str) -> float:
+def axis_top(rows: pd.DataFrame, column: str) -> float:
     """Return the upper end of an axis that shows all intervals and estimates, and a part of the ideal."""
-    unit = QUANTITIES[quantity].multiplier
-    drawn = rows.columns.intersection([quantity, f"{quantity}_high", f"estimated_{quantity}"])
+    unit = RATIOS[column].multiplier
+    drawn = rows.columns.intersection([column, f"{column}_high", f"estimated_{column}"])
     largest = unit * np.nanmax(rows[drawn].to_numpy(float))
     largest_ideal = (rows["n_devices"] / rows["baseline_n_devices"].fillna(1)).max()
-    ideal = unit * (largest_ideal if quantity == "speedup" else 1.0)
+    ideal = unit * (largest_ideal if column == "speedup" else 1.0)
     return float(1.06 * max(largest, min(ideal, MAX_IDEAL_REACH * max(largest, unit))))
 
 
-def ideal_ratios(quantity: str, n_devices: np.ndarray, baseline_devices: float) -> np.ndarray:
+def ideal_ratios(column: str, n_devices: np.ndarray, baseline_devices: float) -> np.ndarray:
     """Return the ideal speed-up or efficiency at these numbers of devices."""
-    unit = QUANTITIES[quantity].multiplier
-    return lines.ideal_values(n_devices, unit, baseline_devices, QUANTITIES[quantity].ideal_exponent)
+    unit = RATIOS[column].multiplier
+    return lines.ideal_values(n_devices, unit, baseline_devices, RATIOS[column].ideal_exponent)
 
 
-def ideal_lines(quantity: str, axis: LevelAxis, rows: pd.DataFrame) -> list[np.ndarray]:
+def ideal_lines(column: str, axis: LevelAxis, rows: pd.DataFrame) -> list[np.ndarray]:
     """Return positions and values, [2, n], of an ideal for each number of devices that baselines have."""
     ideals = []
     for fewest in sorted(set(rows["baseline_n_devices"].dropna())):
         n_devices = np.linspace(max(fewest, min(axis.positions)), max(axis.positions), lines.IDEAL_POINTS)
-        ideals.append(np.array([axis.position(n_devices), ideal_ratios(quantity, n_devices, fewest)]))
+        ideals.append(np.array([axis.position(n_devices), ideal_ratios(column, n_devices, fewest)]))
     return ideals
 
 
-def _draw_ratio_line(
-    ax: Axes, series: Series, rows: pd.DataFrame, quantity: str, placement: Placement
-) -> None:
+def _draw_ratio_line(ax: Axes, series: Series, rows: pd.DataFrame, column: str, placement: Placement) -> None:
     """Draw one series of one panel, with its estimate."""
     offset = placement.offsets[series.name]
-    unit = QUANTITIES[quantity].multiplier
+    unit = RATIOS[column].multiplier
     rows = rows.sort_values("n_devices")
     x = rows["n_devices"].map(placement.axis.positions).to_numpy(float)
     values, low, high, estimate = (
-        unit * rows[column].to_numpy(float)
-        for column in (quantity, f"{quantity}_low", f"{quantity}_high", f"estimated_{quantity}")
+        unit * rows[name].to_numpy(float)
+        for name in (column, f"{column}_low", f"{column}_high", f"estimated_{column}")
     )
     single = _is_single_run(rows).to_numpy()
     bar: dict[str, Any] = {"color": series.style.colour, "linewidth": 0.9, "zorder": 3}

@@ -50,8 +50,12 @@ REST_NOTE = Note(
     "rest-interval",
     "Rest: epoch time beyond computation; black lines: interval of where it begins.",
 )
-NO_SINGLE_REPLICA = Note(
-    "no-cell-on-one-replica",
+ONE_DEVICE_NOTE = Note(
+    "one-device-computes",
+    "On one device all epoch time counts as computation.",
+)
+NO_SINGLE_DEVICE_CELL = Note(
+    "no-cell-on-one-device",
     "no cell on one device was measured with the same framework, model, data set, local batch and treatment",
 )
 NOT_COUNTED = Note("batches-not-counted", "batches were not counted")
@@ -82,6 +86,7 @@ def draw(records: Records, spec: FigureSpec) -> tuple[Figure, captions.Caption]:
         margin=1.02 if by_run else 1.0,
     )
     drawn = data[data.index.isin(view.ok["cell"])]
+    has_one_device = drawn["alone"].eq(drawn.index).any()
     endnotes = [
         PARTS_NOTE if by_run else "",
         *_division_notes(drawn, by_run),
@@ -89,6 +94,7 @@ def draw(records: Records, spec: FigureSpec) -> tuple[Figure, captions.Caption]:
     return figure, view.caption(
         RUNS_LEAD if by_run else EPOCHS_LEAD,
         REST_NOTE if drawn["communication"].notna().any() else "",
+        ONE_DEVICE_NOTE if has_one_device else "",
         endnotes=endnotes,
         with_intervals=False,
     )
@@ -137,7 +143,7 @@ def _division_notes(data: pd.DataFrame, by_run: bool) -> list[str]:
         text = f"Without a rest, because computation alone would take longer than the epoch: {names}."
         notes.append(Note("cells-without-communication", text, cells=below_zero))
     for why, missing in (
-        (NO_SINGLE_REPLICA, undivided & (data["alone"] == "")),
+        (NO_SINGLE_DEVICE_CELL, undivided & (data["alone"] == "")),
         (NOT_COUNTED, undivided & (data["alone"] != "")),
     ):
         if missing.any():

@@ -40,7 +40,7 @@ def multi_node_runs(runs: pd.DataFrame) -> pd.DataFrame:
 
 def multi_node_view(records: Records, spec: FigureSpec) -> View:
     """Return the view of the cells on several nodes, or of all cells if there are none."""
-    return replace(build_view(multi_node_runs(records.runs), spec), all_runs=records.runs)
+    return replace(build_view(multi_node_runs(records.runs), spec), unfiltered_runs=records.runs)
 
 
 def draw(records: Records, spec: FigureSpec) -> tuple[Figure, captions.Caption]:

@@ -20,13 +20,14 @@ from common.notes import Note
 from common.run_status import RunStatus
 from common.text import format_duration, number_of
 from declared.figure_specs import FigureSpec
-from figures import captions, legends, panels, style
+from figures import blocks, captions, legends, panels, style
 from figures.selection import Series
 from figures.view import View, build_view, filtered
 
 LANE_INCHES = 0.12
 MIN_LANES_INCHES = 0.6  # so that a duration, which is written upright, fits beside few lanes
 BELOW_ROW_INCHES = 0.2
+BLOCK_NAMES_INCHES = 0.12
 MAX_HEIGHT_INCHES = 8.2
 BAR, STARTUP_BAR = 0.78, 0.44  # shares of a lane; start-up is distinct in grey by its width
 RUNS_IN_COLUMN, RUNS_IN_ROW = 60, 90
@@ -51,6 +52,7 @@ HOW_TO_READ = (
     "rest."
 )
 CUTS_NOTE = Note("gaps-cut", "Hatched: gaps that are cut, with their duration.")
+BLOCKS_NOTE = Note("blocks-shaded", "Every other block is shaded; numbers above are those of the blocks.")
 ROWS_NOTE = Note("rows-go-on", "Time continues from row to row.")
 NOT_STARTED = Note("not-started", "no run started")
 NO_CLOCK = Note("no-clock", "no run recorded when it started and ended")
@@ -118,7 +120,9 @@ def draw(records: Records, spec: FigureSpec) -> tuple[Figure, captions.Caption]:
         text = number_of(n_discarded, "discarded attempt")
         handles.append(Patch(label=text, facecolor="white", edgecolor=style.MUTED, hatch=DISCARDED_HATCH))
     above_in = legends.handles_height(handles, width)
-    row_in = max(MIN_LANES_INCHES, LANE_INCHES * len(lanes)) + BELOW_ROW_INCHES
+    bands = _block_bands(ran, time)
+    names_in = BLOCK_NAMES_INCHES if 1 < len(bands) <= blocks.MAX_NAMED_BLOCKS else 0.0
+    row_in = names_in + max(MIN_LANES_INCHES, LANE_INCHES * len(lanes)) + BELOW_ROW_INCHES
     rows, length = _row_layout(float(time.axis[-1]), len(ran), int((MAX_HEIGHT_INCHES - above_in) / row_in))
     unit, unit_name = axis_unit(time)
     figure = style.new_figure(width, rows * row_in + 0.1 + above_in)
@@ -126,6 +130,9 @@ def draw(records: Records, spec: FigureSpec) -> tuple[Figure, captions.Caption]:
     for row, ax in enumerate(axes):
         low, high = row * length, (row + 1) * length
         ax.set_xlim(low, high)
+        blocks.shade_bands(ax, bands)
+        visible = bands.assign(left=bands["left"].clip(low), right=bands["right"].clip(upper=high))
+        blocks.name_bands(ax, visible[visible["left"] < visible["right"]])
         _draw_bars(ax, bars, time, view.series)
         draw_cuts(ax, time, (len(lanes) - 1) / 2)
         _draw_discarded(ax, time, discarded)
@@ -144,7 +151,12 @@ def draw(records: Records, spec: FigureSpec) -> tuple[Figure, captions.Caption]:
         CUTS_NOTE if len(time.cuts) else "",
         _repeated_note(n_discarded),
         *_not_drawn_notes(view.runs, ran),
-        endnotes=[HOW_TO_READ, ROWS_NOTE if rows > 1 else "", GAPS_SENTENCE],
+        endnotes=[
+            HOW_TO_READ,
+            BLOCKS_NOTE if len(bands) > 1 else "",
+            ROWS_NOTE if rows > 1 else "",
+            GAPS_SENTENCE,
+        ],
         with_intervals=False,
     )
 
@@ -174,6 +186,14 @@ def started_runs(runs: pd.DataFrame) -> pd.DataFrame:
     return ran.assign(
         start_h=since_s / 3600, ready_h=(since_s + ready) / 3600, end_h=(since_s + lasted_s) / 3600
     )
+
+
+def _block_bands(ran: pd.DataFrame, time: Time) -> pd.DataFrame:
+    """Return `blocks.find_bands` of runs on the time axis, without rows if blocks overlap in time."""
+    start, end = (time.position(ran[name].to_numpy()) for name in ("start_h", "end_h"))
+    bands = blocks.find_bands(ran.assign(left=start, right=end))
+    is_overlapping = (bands["left"] < bands["right"].cummax().shift()).any()
+    return bands[:0] if is_overlapping else bands
 
 
 def _make_lanes(ran: pd.DataFrame, series: Sequence[Series]) -> tuple[list[str], pd.DataFrame]:
