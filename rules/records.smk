@@ -66,7 +66,7 @@ rule power:
         """
 
 
-if CAMPAIGN.combined:
+if CAMPAIGN.is_combined:
 
     localrules:
         combine,

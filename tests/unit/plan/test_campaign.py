@@ -371,7 +371,7 @@ def imported(monkeypatch: pytest.MonkeyPatch) -> Study:
 
 def test_measurements_made_elsewhere_are_published_tables(imported: Study) -> None:
     loaded = load_campaign({**CONFIG, "study": imported.name})
-    assert loaded.mode == "published" and not loaded.record_paths and not loaded.open
+    assert loaded.mode == "published" and not loaded.record_paths and not loaded.can_grow
     assert loaded.published_folder and loaded.published_folder.name == "mlperf"
 
 

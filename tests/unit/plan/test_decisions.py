@@ -59,7 +59,7 @@ def record(current: Campaign, run_id: str) -> None:
 
 def test_the_first_blocks_are_certain_and_more_are_possible() -> None:
     current = campaign()
-    assert (runs(current), current.open, current.blocks) == ({A: 3, B: 3}, True, [1, 2, 3, 4, 5, 6])
+    assert (runs(current), current.can_grow, current.blocks) == ({A: 3, B: 3}, True, [1, 2, 3, 4, 5, 6])
     assert len(current.designed_runs) == len(current.by_id) == 12
 
 
@@ -67,19 +67,19 @@ def test_what_is_decided_is_run_block_by_block() -> None:
     current = campaign()
     assert runs(current) == {A: 3, B: 3}
     decide(3, A)
-    assert (runs(current.with_current_decisions()), current.with_current_decisions().open) == (
+    assert (runs(current.with_current_decisions()), current.with_current_decisions().can_grow) == (
         {A: 4, B: 3},
         True,
     )
     assert runs(current) == {A: 3, B: 3}, "as it was known"
     decide(4, A, B)
     decide(5, B)
-    assert (runs(current.with_current_decisions()), current.with_current_decisions().open) == (
+    assert (runs(current.with_current_decisions()), current.with_current_decisions().can_grow) == (
         {A: 5, B: 5},
         False,
     ), "after at_most nothing is decided"
     decide(6)
-    assert (runs(current.with_current_decisions()), current.with_current_decisions().open) == (
+    assert (runs(current.with_current_decisions()), current.with_current_decisions().can_grow) == (
         {A: 5, B: 5},
         False,
     ), "but how precise cells are then is"
@@ -90,7 +90,7 @@ def test_later_decisions_are_void_if_no_cell_is_refined() -> None:
     decide(4, A)
     assert runs(campaign()) == {A: 3, B: 3}, "nothing led to it"
     decide(3)
-    assert (runs(campaign()), campaign().open) == ({A: 3, B: 3}, False)
+    assert (runs(campaign()), campaign().can_grow) == ({A: 3, B: 3}, False)
 
 
 @pytest.mark.parametrize(
@@ -98,7 +98,7 @@ def test_later_decisions_are_void_if_no_cell_is_refined() -> None:
 )
 def test_a_decision_by_another_rule_or_a_broken_one_is_none(changes: dict[str, Any]) -> None:
     decide(3, A, **changes)
-    assert read_decisions(Path("results/quickstart"), RULE) == [] and campaign().open
+    assert read_decisions(Path("results/quickstart"), RULE) == [] and campaign().can_grow
 
 
 def test_what_has_a_record_is_never_left_out() -> None:
@@ -175,7 +175,7 @@ def test_decision_is_not_final_while_a_run_is_repeated() -> None:
     later = decision_file(current.results, 3).stat().st_mtime + 1
     os.utime(repeated, (later, later))
     assert current.with_current_decisions().count_runs() == (6, True)
-    assert not current.with_current_decisions().open, "what runs stand is known"
+    assert not current.with_current_decisions().can_grow, "what runs stand is known"
 
 
 def test_a_pilot_counts_its_own_runs() -> None:

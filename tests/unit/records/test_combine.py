@@ -100,7 +100,7 @@ def test_sources_and_licences_are_kept(tmp_path: Path) -> None:
 
 def test_shipped_study_is_planned_without_its_tables() -> None:
     campaign = load_campaign({"study": "prediction-twice", "site": "local", "records": "campaign"})
-    assert campaign.combined and campaign.mode == "published"
+    assert campaign.is_combined and campaign.mode == "published"
     assert campaign.runs_csv == Path("results/prediction-twice/campaigns/runs.csv")
     assert not campaign.study.traits().planned_here
 

@@ -119,10 +119,10 @@ class Campaign:
 
     def count_runs(self) -> tuple[int, bool]:
         """Return the number of runs that the site will execute, and whether decisions can add more."""
-        return len(self.record_paths), self.open or self._is_decision_outdated
+        return len(self.record_paths), self.can_grow or self._is_decision_outdated
 
     @property
-    def open(self) -> bool:
+    def can_grow(self) -> bool:
         """Whether decisions can still add runs."""
         rule, last = self.study.replicates, self.decisions[-1:]
         if not rule.adaptive or self.published_folder:
@@ -188,7 +188,7 @@ class Campaign:
         return {"reference_timed": self.referenced, "peak_known": self.peak_known, **stated}
 
     @property
-    def combined(self) -> bool:
+    def is_combined(self) -> bool:
         """Whether it combines other campaigns, so that its tables are made from theirs."""
         return bool(self.study.imported and self.study.imported.campaigns)
 
@@ -455,7 +455,7 @@ class Campaign:
         left = len(self.record_paths) - len(self.statuses_by_run)
         to_run = f"{left:,} to run" if self.is_measuring and left else ""
         progress = ", ".join(filter(None, [self.describe_statuses(), to_run])) or "no record"
-        limit = f" so far, {len(self.max_runs):,} at most" if self.is_measuring and self.open else ""
+        limit = f" so far, {len(self.max_runs):,} at most" if self.is_measuring and self.can_grow else ""
         return f"{self.study.name} at {self.site.name}: {number_of(len(self.runs), 'run')}{limit}: {progress}"
 
     @property

@@ -309,8 +309,8 @@ def title(cost: Cost) -> Note:
     """Return the first line of the report: how many runs, cells and blocks there are."""
     campaign = cost.campaign
     cells, blocks = len({run.cell for run in campaign.runs}), len({run.block for run in campaign.runs})
-    least, limit = len(campaign.runs), len(campaign.max_runs if campaign.open else campaign.runs)
-    count = f"{least:,} to {number_of(limit, 'run')}" if campaign.open else number_of(least, "run")
+    least, limit = len(campaign.runs), len(campaign.max_runs if campaign.can_grow else campaign.runs)
+    count = f"{least:,} to {number_of(limit, 'run')}" if campaign.can_grow else number_of(least, "run")
     text = (
         f"{campaign.study.name} at {campaign.site.name}: {count}, {number_of(cells, 'cell')} in "
         f"{number_of(blocks, 'block')}"
@@ -421,18 +421,18 @@ def _target_notes(cost: Cost) -> Iterator[Note]:
     campaign, rule = cost.campaign, cost.campaign.study.replicates
     if not rule.adaptive:
         return
-    certain = "; the numbers above cover the runs that are certain" if campaign.open else ""
+    certain = "; the numbers above cover the runs that are certain" if campaign.can_grow else ""
     text = f"replicates by interval target: a cell has {rule.words}{certain}"
-    yield Note("replicates-by-precision", text, rule=rule, open=campaign.open)
+    yield Note("replicates-by-precision", text, rule=rule, open=campaign.can_grow)
     yield from campaign.unreachable_target()
-    if campaign.open:
+    if campaign.can_grow:
         n_runs, total_s = len(cost.potential_runs), cost.total_s(cost.potential_runs)
         text = f"at most {number_of(n_runs, 'run')}, {format_duration(total_s)} one after the other"
         yield Note("at-most", text, runs=n_runs, total_s=total_s)
         if not campaign.decisions:
             text = f"the expected number is known after block {rule.at_least}"
             yield Note("expected-later", text, block=rule.at_least)
-    if campaign.decisions and campaign.open:
+    if campaign.decisions and campaign.can_grow:
         last = campaign.decisions[-1]
         n_expected = {cell: state["expected"] for cell, state in last.cells.items()}
         expected = [

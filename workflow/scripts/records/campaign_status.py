@@ -270,7 +270,7 @@ def read_target_progress(campaign: Campaign) -> TargetProgress | None:
     return TargetProgress(
         rule_fields(replicates),
         n_affordable,
-        campaign.open,
+        campaign.can_grow,
         last.block if last else 0,
         dict(last.cells) if last else {},
     )

@@ -290,7 +290,7 @@ def reproduction(campaign: Campaign, site: Site | None, records: str, state: Sta
     else:
         command = f"./ringside report {name} --site {site_name} --records {records}"
         commands.append((command, "from the published tables, without training"))
-        if not campaign.combined:
+        if not campaign.is_combined:
             commands.append((f"./ringside run {name} --site {site_name}", "measure everything again"))
     return Reproduction(_commit(state), commands)
 

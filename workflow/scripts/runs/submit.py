@@ -229,7 +229,7 @@ def _logs(campaign: Campaign) -> Path:
 
 def _first_undecided(campaign: Campaign) -> int | None:
     """Return the first block that decides about its runs in its own job, None if all runs are decided."""
-    if not campaign.open:
+    if not campaign.can_grow:
         return None
     # The decision after a block is about the runs of the next one.
     return campaign.decisions[-1].block + 2 if campaign.decisions else campaign.study.replicates.at_least + 1
@@ -255,11 +255,11 @@ def wait_for_jobs(campaign: Campaign) -> None:
         time.sleep(POLL_S)
     campaign = campaign.with_current_decisions()
     done = len(campaign.existing_record_paths())
-    if done < len(campaign.record_paths) or campaign.open or has_missing_benchmarks(campaign):
+    if done < len(campaign.record_paths) or campaign.can_grow or has_missing_benchmarks(campaign):
         raise InputError(
             "incomplete-campaign",
             f"{done} of {len(campaign.record_paths)} runs have a record"
-            f"{', more replicates are not decided yet' if campaign.open else ''}"
+            f"{', more replicates are not decided yet' if campaign.can_grow else ''}"
             f"{', collective benchmarks are missing' if has_missing_benchmarks(campaign) else ''}",
             file=campaign.results,
             got=done,
