@@ -241,7 +241,7 @@ def _estimate_note(estimated: Mapping[str, float]) -> str:
         return ""
     excess = 100 * (max(estimated.values()) - 1)
     error = f", up to {excess:.0f} % too high" if excess >= 1 else ""
-    text = f"Dotted: without waiting or contention{error}."
+    text = f"Dotted: modelled without waiting or contention{error}."
     return Note("estimate-drawn", text, ratios=dict(estimated))
 
 
