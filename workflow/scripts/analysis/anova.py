@@ -22,7 +22,7 @@ from analysis import conditions, tables
 from analysis.cell_means import after_blocks, estimate_response_means, measured_response
 from analysis.intervals import ALL_THE_SAME, CONFIDENCE, Estimate, is_constant, p_text
 from analysis.level_words import title
-from analysis.records import successful, varying
+from analysis.records import levels_in_order, successful, varying
 from common.notes import Note
 from common.text import number_of
 from declared.responses import EPOCH_TIME, Response
