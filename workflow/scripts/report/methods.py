@@ -460,12 +460,12 @@ def _statistics(facts: Facts) -> Iterator[str]:
     if len(facts.ok):
         yield cited(to_latex(conditions.contrasts_note(facts.runs, build_rows(facts.runs)["within_blocks"])))
     yield facts.sentence("summaries")
-    shown = {*facts.paper_labels, *(f"tab:{name}" for name in ANSWER_TABLES if facts.see(f"tab:{name}"))}
+    labels = {*facts.paper_labels, *(f"tab:{name}" for name in ANSWER_TABLES if facts.see(f"tab:{name}"))}
     response = measured_response(facts.runs, RESPONSES[facts.study.response]).title
     for name in texts()["table-method"]:
-        if f"tab:{name}" in shown:
+        if f"tab:{name}" in labels:
             yield facts.sentence("table-method", table=name, response=response)
-    if "tab:effects" in shown and facts.study.margin is not None:
+    if "tab:effects" in labels and facts.study.margin is not None:
         yield facts.sentence("equivalence", margin=facts.study.margin)
     if facts.recovers:
         yield facts.sentence("recovered")

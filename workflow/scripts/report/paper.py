@@ -115,7 +115,7 @@ class Floats:
             {name: self.tables[name] for name in names if name in self.tables},
         )
 
-    def without(self, paper: "Floats") -> "Floats":
+    def exclude(self, paper: "Floats") -> "Floats":
         """Return the figures and tables that are not in the paper."""
         return self.select(
             [name for name in self.captions if name not in paper.captions],
@@ -375,7 +375,7 @@ def choose_contents(facts: Facts, floats: Floats) -> PaperContents:
         chosen = [name for name in chosen if fits_float(floats.tables[name], MAX_FLOAT_ROWS)]
     paper = floats.select(choice.chosen_figures(list(drawn.values())), chosen)
     specs = {name: drawn[name] for name in paper.captions}
-    return PaperContents(paper, floats.without(paper), means, specs)
+    return PaperContents(paper, floats.exclude(paper), means, specs)
 
 
 def assign_findings(
