@@ -318,7 +318,7 @@ def show_supplement(contents: PaperContents, constants: str) -> str:
 
 
 def _note_paragraph(name: str, note: str) -> str:
-    return rf"\paragraph{{{name}}} {cited(to_latex(note))}" + "\n"
+    return rf"\par\smallskip\noindent\textbf{{{name}.}} {cited(to_latex(note))}" + "\n"
 
 
 def _input(folder: str, names: Sequence[str]) -> str:
