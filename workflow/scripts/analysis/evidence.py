@@ -36,7 +36,7 @@ class Evidence:
         return data.dropna(subset=list(columns))
 
     def cell(self, name: object, compared: Collection[object] = ()) -> str:
-        """Return the words that distinguish a cell, without sizes and accumulation of all `compared` cells."""
+        """Return the words that distinguish a cell, without sizes and accumulation that `compared` share."""
         cells = cell_levels(self.runs).set_index("cell").reindex(map(str, compared))
         shared = [factor for factor in (*SIZE_FACTORS, "sync_every") if cells[factor].nunique() == 1]
         return cell_words(self.runs, exclude=shared).get(str(name), str(name))
