@@ -3,7 +3,7 @@
 #   out: RESULTS/paper/: main.tex (written once; then its author edits it), the parts that it reads (regenerated),
 #        paper.pdf; supplement.tex and .pdf
 
-from report.checkout import state
+from report.checkout import checkout_state
 
 PAPER = f"{RESULTS}/paper"
 PAPER_PARTS = [
@@ -20,7 +20,7 @@ PAPER_PARTS = [
     "supplement",
 ]
 DOCUMENTS = {"paper": "main", "supplement": "supplement"}  # PDF -> its source
-PAPER_FIGURES, PAPER_TABLES = list(PRODUCTS.figures), PRODUCTS.printed_tables
+ALL_FIGURES = list(PRODUCTS.figures)  # of the paper and of its supplement
 
 
 localrules:
@@ -55,16 +55,18 @@ rule paper_parts:
         epochs=EPOCHS_CSV,
         network=PRODUCTS.record_files("network"),
         study=f"config/studies/{STUDY}.yaml",
-        figures=expand(f"{RESULTS}/figures/{{figure}}.pdf", figure=PAPER_FIGURES),
-        captions=expand(f"{RESULTS}/figures/{{figure}}.caption.md", figure=PAPER_FIGURES),
-        tables=expand(f"{RESULTS}/tables/{{table}}.tex", table=PAPER_TABLES),
-        table_texts=expand(f"{RESULTS}/tables/{{table}}.{{suffix}}", table=PAPER_TABLES, suffix=["csv", "md"]),
+        figures=expand(f"{RESULTS}/figures/{{figure}}.pdf", figure=ALL_FIGURES),
+        captions=expand(f"{RESULTS}/figures/{{figure}}.caption.md", figure=ALL_FIGURES),
+        tables=expand(f"{RESULTS}/tables/{{table}}.tex", table=PRODUCTS.printed_tables),
+        table_texts=expand(
+            f"{RESULTS}/tables/{{table}}.{{suffix}}", table=PRODUCTS.printed_tables, suffix=["csv", "md"]
+        ),
         changed=changed("paper_parts", program_sources("report.paper")),
     output:
         parts=expand(f"{PAPER}/{{part}}.tex", part=PAPER_PARTS),
         references=f"{PAPER}/references.bib",
-        figures=expand(f"{PAPER}/figures/{{figure}}.{{suffix}}", figure=PAPER_FIGURES, suffix=["pdf", "tex"]),
-        tables=expand(f"{PAPER}/tables/{{table}}.tex", table=PAPER_TABLES),
+        figures=expand(f"{PAPER}/figures/{{figure}}.{{suffix}}", figure=ALL_FIGURES, suffix=["pdf", "tex"]),
+        tables=expand(f"{PAPER}/tables/{{table}}.tex", table=PRODUCTS.printed_tables),
     log:
         f"{RESULTS}/logs/paper/parts.log",
     params:
@@ -72,8 +74,8 @@ rule paper_parts:
         site=SITE,
         figures=[spec.to_json() for spec in PRODUCTS.figures.values()],
         figure_folder=f"{RESULTS}/figures",
-        tables=[f"{RESULTS}/tables/{table}" for table in PAPER_TABLES],
-        checkout=lambda wildcards: state().to_json(),
+        tables=[f"{RESULTS}/tables/{table}" for table in PRODUCTS.printed_tables],
+        checkout=lambda wildcards: checkout_state().to_json(),
         out=lambda wildcards, output: str(Path(output.references).parent),
     shell:
         """

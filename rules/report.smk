@@ -3,7 +3,7 @@
 #        records and logs where they are on this machine
 #   out: RESULTS/report.html
 
-from report.checkout import state
+from report.checkout import checkout_state
 
 REPORTED_FIGURES = [f"{RESULTS}/figures/{name}" for name in PRODUCTS.figures]
 REPORTED_TABLES = [f"{RESULTS}/tables/{name}" for name in PRODUCTS.printed_tables]
@@ -37,7 +37,7 @@ rule report:
         figures=[spec.to_json() for spec in PRODUCTS.figures.values()],
         figure_folder=f"{RESULTS}/figures",
         tables=REPORTED_TABLES,
-        checkout=lambda wildcards: state().to_json(),
+        checkout=lambda wildcards: checkout_state().to_json(),
     shell:
         """
         {PREFORKED} report.make \

@@ -29,7 +29,7 @@ from provenance.crate import build_crate
 from provenance.differing import compare_sources
 from provenance.manifest import retire
 from provenance.sources import collect_sources, measured_with
-from report.checkout import state
+from report.checkout import checkout_state
 from report.page_table import PageTable
 from support.measured_elsewhere import imported_study
 from support.own_commands import PRINTED_STEPS, own_commands, write_study
@@ -333,7 +333,7 @@ def test_crate_and_citation_name_the_source_of_imports(imported_campaign: Campai
 
 def test_appendix_of_imported_measurements_has_no_software(imported_campaign: Campaign) -> None:
     runs = read_table(imported_campaign.runs_csv, "runs")
-    sections = list(appendix.appendix_sections(imported_campaign, runs, state()))
+    sections = list(appendix.appendix_sections(imported_campaign, runs, checkout_state()))
     headings = [section.heading for section in sections]
     assert headings == ["Contribution", "Source", "Installation and execution", "Analysis"]
     assert appendix.to_markdown("t", sections) and appendix.to_latex(sections)

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from report.checkout import State, state
+from report.checkout import State, checkout_state
 
 
 def git(folder: Path, *arguments: str) -> str:
@@ -26,7 +26,7 @@ def repository(tmp_path: Path) -> Path:
 
 
 def test_a_clean_checkout_is_its_commit(repository: Path) -> None:
-    assert state(repository) == State(git(repository, "rev-parse", "HEAD"))
+    assert checkout_state(repository) == State(git(repository, "rev-parse", "HEAD"))
 
 
 def test_changed_and_new_files_are_named(repository: Path) -> None:
@@ -34,19 +34,19 @@ def test_changed_and_new_files_are_named(repository: Path) -> None:
     (repository / "run.log").write_text("")
     (repository / "rules").mkdir()
     (repository / "rules" / "new.smk").write_text("")
-    assert state(repository).changed == ("file", "rules/")
+    assert checkout_state(repository).changed == ("file", "rules/")
 
 
 def test_a_copy_in_someone_elses_repository_has_no_commit(repository: Path) -> None:
     inner = repository / "copy"
     inner.mkdir()
-    assert state(inner) == State(None)
+    assert checkout_state(inner) == State(None)
 
 
 def test_without_git_there_is_no_commit(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    assert state(tmp_path) == State(None)
+    assert checkout_state(tmp_path) == State(None)
     monkeypatch.setenv("PATH", str(tmp_path))
-    assert state(tmp_path) == State(None)
+    assert checkout_state(tmp_path) == State(None)
 
 
 def test_a_state_survives_a_command_line() -> None:

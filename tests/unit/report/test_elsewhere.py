@@ -15,7 +15,7 @@ from report import design, elsewhere, every_run, make, quality, site_and_softwar
 from report.checkout import State
 from report.facts import Facts
 from report.material import Material
-from report.methods import constant_table, framework_table, method_notes, reproducibility
+from report.methods import constant_table, framework_table, method_notes, write_reproducibility
 from report.threats import threat_notes
 from support.measured_elsewhere import DLPERF, FOLDER, imported_study
 
@@ -51,7 +51,9 @@ def material(campaign: Campaign) -> Material:
 
 
 def facts_of(campaign: Campaign) -> Facts:
-    return Facts(campaign.study, None, read_runs(DLPERF / "runs.csv"), None, None, ["cells", "effects"])
+    return Facts(
+        campaign.study, None, read_runs(DLPERF / "runs.csv"), None, None, ["tab:cells", "tab:effects"]
+    )
 
 
 def codes(sections: Mapping[str, Sequence[str]]) -> set[str]:
@@ -79,8 +81,8 @@ def test_threats_name_what_is_not_known(campaign: Campaign) -> None:
 
 def test_paper_has_no_digests_and_names_the_folder(campaign: Campaign) -> None:
     facts = facts_of(campaign)
-    assert "digest" not in framework_table(facts) + reproducibility(facts)
-    assert "tests/support/imported/dlperf" in reproducibility(facts).replace("\\allowbreak{}", "")
+    assert "digest" not in framework_table(facts) + write_reproducibility(facts)
+    assert "tests/support/imported/dlperf" in write_reproducibility(facts).replace("\\allowbreak{}", "")
     assert "learning rate" not in constant_table(facts)
 
 

@@ -16,7 +16,7 @@ def test_methods_say_how_user_models_are_built(tmp_path: Path) -> None:
     own = runs.assign(model="ours")
     with user_models_in(tmp_path, ours={}):
         registered, only_own = (
-            set(codes(_workload(Facts(load_study("quickstart"), None, table, None, None, []))))
+            set(codes(_workload(Facts(load_study("quickstart"), None, table, None, None))))
             for table in (runs, own)
         )
     assert {"one-graph", "same-samples"} <= registered and "one-module" not in registered

@@ -21,7 +21,7 @@ from statsmodels.regression.linear_model import OLS
 from analysis import conditions, tables
 from analysis.cell_means import after_blocks, estimate_response_means, measured_response
 from analysis.intervals import ALL_THE_SAME, CONFIDENCE, Estimate, is_constant, p_text
-from analysis.level_words import level_text, title
+from analysis.level_words import title
 from analysis.records import levels_in_order, successful, varying
 from common.notes import Note
 from common.text import number_of
@@ -360,17 +360,13 @@ def _notes(runs: pd.DataFrame, analysis: Analysis, response: Response) -> list[s
     ok, data = successful(runs).dropna(subset=response.column), analysis.rows
     counts = ok.groupby("cell").size()
     *terms, total = data["sum_sq"]
-    listed = "; ".join(
-        f"{title(name)} ({', '.join(level_text(level) for level in levels_in_order(ok, name))})"
-        for name in varying(ok)
-    )
     overlap = 100 * sum(terms) / total if total else 100.0
     n = f"{counts.min()}{f' to {counts.max()}' * (counts.nunique() > 1)}"
     notes: list[str] = [
         Note(
             "runs-analysed",
             f"{number_of(len(ok), 'run')} in {number_of(len(counts), 'cell')}, n = {n} per cell. "
-            + (f"Factors, all treated as categories: {listed}." if listed else "No factor varies."),
+            + ("All factors are treated as categories." if varying(ok) else "No factor varies."),
             runs=len(ok),
             cells=len(counts),
             factors=varying(ok),
@@ -378,15 +374,18 @@ def _notes(runs: pd.DataFrame, analysis: Analysis, response: Response) -> list[s
         Note("no-tests", f"The analysis has no tests: {analysis.problem}.", problem=analysis.problem)
         if analysis.problem
         else "",
-        "Sums of squares are of type II: each term is added to all terms that do not contain it. Share: part "
-        "of the total sum of squares (Jain's allocation of variation)"
-        + (
-            f"; shares add up to {overlap:.4g} %, not 100 %, because numbers of runs per combination differ"
-            if f"{overlap:.1f}" != "100.0"
-            else ""
+        Note(
+            "shares-overlap",
+            f"Shares add up to {overlap:.4g} %, not 100 %, because numbers of runs per combination differ.",
+            total=overlap,
         )
-        + ". The error is the difference between runs of the same cell, without the effect of blocks; F, p "
-        "and effect sizes are relative to it. p is not corrected for the number of terms.",
+        if f"{overlap:.1f}" != "100.0"
+        else "",
+        _unequal_spread_note(runs, data, response),
+        "Sums of squares are of type II: each term is added to all terms that do not contain it. Share: part "
+        "of the total sum of squares (Jain's allocation of variation). The error is the difference between "
+        "runs of the same cell, without the effect of blocks; F, p and effect sizes are relative to it. p is "
+        "not corrected for the number of terms.",
         (
             "Partial η² is the sum of squares of a term, divided by the sum of squares of term and error "
             "together; partial ω² is corrected for chance, and at least 0."
@@ -432,15 +431,20 @@ def _notes(runs: pd.DataFrame, analysis: Analysis, response: Response) -> list[s
                 f"effect of what is left out{', and they have no q' * bool(data['q'].notna().any())}."
             )
             notes.append(Note("terms-left-out", text, terms=aliases[""], confounded=analysis.confounded))
-    if data["F"].notna().any() and (spread := estimate_response_means(runs, response)).differ:
-        assumed_too = " and intervals of q" if data["q"].notna().any() else ""
-        text = (
-            f"F and p{assumed_too} assume one spread in all cells, which is doubtful here: the largest "
-            f"s.d. is {spread.largest_spread_ratio:.2g} times the smallest (Bartlett's test, "
-            f"{p_text(spread.p)})."
-        )
-        notes.append(Note("unequal-spread", text, times=spread.largest_spread_ratio, p=spread.p))
     if analysis.too_many:
         text = f"Left out, because they have too many levels: {conditions.join_names(analysis.too_many)}."
         notes.append(Note("too-many-levels", text, terms=analysis.too_many))
     return [*filter(None, notes), conditions.measurement_note(runs)]
+
+
+def _unequal_spread_note(runs: pd.DataFrame, data: pd.DataFrame, response: Response) -> str:
+    """Return a note if cells differ in spread, which F and p assume to be equal; else ""."""
+    spread = estimate_response_means(runs, response)
+    if data["F"].isna().all() or not spread.differ:
+        return ""
+    assumed_too = " and intervals of q" if data["q"].notna().any() else ""
+    text = (
+        f"F and p{assumed_too} assume one spread in all cells, which is doubtful here: the largest s.d. is "
+        f"{spread.largest_spread_ratio:.2g} times the smallest (Bartlett's test, {p_text(spread.p)})."
+    )
+    return Note("unequal-spread", text, times=spread.largest_spread_ratio, p=spread.p)

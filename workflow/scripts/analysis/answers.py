@@ -6,6 +6,7 @@ The main notes come first in a report or a paper. By their codes, in this order:
     means                   the range of means, for each number of nodes if it varies
     effect                  the effect of each further answer factor; effect-not-known if no cells show it
     recovered               the share of the time beyond computation that accumulation recovers
+    saved-all-reduces       how long the all-reduces that accumulation saves take in the collective benchmark
     accuracy-of-accumulation    the final accuracy with and without accumulation, if they differ
     differences             how many comparisons of the first answer factor are significant; the largest
     best-level              which of its levels is best, at how many settings of the others; its largest lead.
@@ -126,7 +127,8 @@ class Question:
 def answer_sentences(evidence: Evidence, question: Question) -> Answer:
     """Return the answer to the question of a study.
 
-    Its tables are `effects` and `anova`, and `useful_time` for the note on warm-up.
+    Its tables are `effects` and `anova`, `useful_time` for the note on warm-up, and `decomposition` for that
+    on all-reduces.
     """
     runs, response = evidence.runs, evidence.response
     if successful(runs).empty:
@@ -140,7 +142,7 @@ def answer_sentences(evidence: Evidence, question: Question) -> Answer:
     anova = evidence.table("anova")
     by_factor = contrasts_by_factor(runs, evidence.table("effects"), anova, response)
     factors = [name for name in question.factors if name in by_factor] or list(by_factor)[:1]
-    notes, described = _main_notes(runs, by_factor, factors, anova, response)
+    notes, described = _main_notes(evidence, by_factor, factors)
     main += notes
     if response == EPOCH_TIME:
         main += filter(None, [_warm_up_note(evidence)])
@@ -170,13 +172,10 @@ def _one_cell_note(runs: pd.DataFrame, response: Response) -> Note:
 
 
 def _main_notes(
-    runs: pd.DataFrame,
-    by_factor: Mapping[str, Sequence[Contrast]],
-    answer_factors: Sequence[str],
-    anova: pd.DataFrame,
-    response: Response,
+    evidence: Evidence, by_factor: Mapping[str, Sequence[Contrast]], answer_factors: Sequence[str]
 ) -> tuple[list[Note], set[str]]:
     """Return the notes on means, effects and the best level, and the factors whose effect they describe."""
+    runs, anova, response = evidence.runs, evidence.table("anova"), evidence.response
     first, *more_factors = answer_factors
     contrasts = by_factor[first]
     rankings, differences = rank_levels(runs, first, contrasts, response), None
@@ -185,7 +184,8 @@ def _main_notes(
         notes.append(_effect_note(name, by_factor[name], anova, response))
     if ACCUMULATION in answer_factors and response == EPOCH_TIME:
         pairs = by_factor[ACCUMULATION]
-        notes += filter(None, [_recovered_note(runs, pairs), _accuracy_note(runs, pairs, anova)])
+        recovered, saved = _recovered_note(runs, pairs), _saved_all_reduces_note(evidence)
+        notes += filter(None, [recovered, saved, _accuracy_note(runs, pairs, anova)])
     if rankings:
         notes += filter(None, [differences := _differences_note(first, contrasts, anova, response)])
         notes.append(_best_level_note(first, rankings, response))
@@ -374,9 +374,15 @@ def _best_level_note(factor: str, rankings: Sequence[Ranking], response: Respons
         text += f" ({context})" if context else ""
     if n_others := len(select_tested(other_leads)):
         n_significant = len(select_significant(other_leads))
+        settings = f"the other {number_of(n - count * len(winners), 'setting')}"
+        for name, level in region.items():
+            further_levels = {ranking.other_levels[name] for ranking in rankings} - {level}
+            if len(further_levels) == 1:
+                settings = f"{settings.replace('other ', '')} {setting_text({name: further_levels.pop()})}"
+        text += f". At {settings}, "
         are = "are" if n_significant > 1 else "is"
-        text += f". At the other {number_of(n - count * len(winners), 'setting')}, "
-        text += f"{n_significant or 'none'} of {number_of(n_others, 'lead')} {are} significant"
+        counted = f"{n_significant} of {number_of(n_others, 'lead')}" if n_significant else "no lead"
+        text += f"{counted} {are} significant"
     return Note(
         "best-level",
         f"{text}.",
@@ -427,16 +433,19 @@ def _means_note(runs: pd.DataFrame, rankings: Sequence[Ranking], response: Respo
 
     If the lead of the best cell in its ranking is not significant, the note says so.
     """
-    means = estimate_response_means(runs, response).cell_statistics["mean"].dropna()
-    means *= response.unit_multiplier
+    cell_means = estimate_response_means(runs, response)
+    means = response.unit_multiplier * cell_means.cell_statistics["mean"].dropna()
     rows = cell_levels(runs).set_index("cell").loc[lambda table: table.index.isin(means.index)]
     sizes = [name for name in SIZE_FACTORS if name in varying(runs)][:1]
     if not sizes or rows[sizes[0]].nunique() > MAX_RANGES:
         sizes = []
     ranges, texts = [], []
     for _, group in rows.groupby(sizes, sort=True) if sizes else [((), rows)]:
-        low, high = means[group.index].min(), means[group.index].max()
-        values = " to ".join(dict.fromkeys((tables.number(low), tables.number(high))))
+        ends = means[group.index].idxmin(), means[group.index].idxmax()
+        low, high = means[list(ends)]
+        # The digits are those of the table of means, which gives each with its interval.
+        estimates = [cell_means.cell_mean(cell).times(response.unit_multiplier) for cell in ends]
+        values = " to ".join(dict.fromkeys(tables.interval(end).partition(" [")[0] for end in estimates))
         context = context_text(group.iloc[0], sizes)
         ranges.append((context, len(group), low, high))
         texts.append(f"{values} {response.unit}{f' on {context}' if context else ''}")
@@ -472,6 +481,36 @@ def _recovered_note(runs: pd.DataFrame, contrasts: Sequence[Contrast]) -> Note |
         f"together), accumulation recovers {extent}."
     )
     return Note("recovered", text, shares={pair.cells: share for pair, share in estimated})
+
+
+def _saved_all_reduces_note(evidence: Evidence) -> Note | None:
+    """State how long the all-reduces that accumulation saves take in the collective benchmark, if it ran.
+
+    The note names the cells with the smallest and the largest time, and by how much their epochs are shorter.
+    """
+    rows = evidence.table("decomposition", "network_s", "difference_s", "from_cell")
+    if rows.empty:
+        return None
+    rows = rows.sort_values("network_s", ascending=False, kind="stable")
+    levels = cell_levels(evidence.runs).set_index("cell").loc[rows["from_cell"]]
+    names = varying(evidence.runs, exclude=[ACCUMULATION])
+    differing = [name for name in names if levels[name].nunique() > 1]
+    times, savings = [], []
+    for at in (0, -1)[: len(rows)]:
+        row, words = rows.iloc[at], treatment_text(dict(levels.iloc[at][differing]))
+        times.append(f"{_seconds_saved(row, 'network_s')}{f' ({words})' if words else ''}")
+        savings.append(_seconds_saved(row, "difference_s"))
+    text = (
+        "In the collective benchmark, the all-reduces that accumulation saves in an epoch take "
+        f"{' to '.join(times)}; measured epochs are shorter by {' and '.join(savings)}."
+    )
+    return Note("saved-all-reduces", text, times=times, savings=savings)
+
+
+def _seconds_saved(row: pd.Series, column: str) -> str:
+    """Return a difference in seconds, negative in the table, as a time saved with its interval."""
+    estimate = intervals.estimate_of(row, column).times(-1)
+    return f"{tables.interval(Estimate(estimate.value, estimate.high, estimate.low))} s"
 
 
 def _effect_note(

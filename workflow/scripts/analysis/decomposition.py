@@ -228,10 +228,15 @@ def table(runs: pd.DataFrame, network: pd.DataFrame | None = None) -> tables.Tab
         title(name): [level_text(level) if row in firsts else "" for row, level in enumerate(data[name])]
         for name in context
     }
-    display["part"] = [
+    parts = [
         TOTAL if part == TOTAL else f"{before} → {after}"
         for part, before, after in data[["part", "from", "to"]].itertuples(index=False)
     ]
+    heading = TITLE if has_total else TITLE_OF_ACCUMULATION
+    if len(set(parts)) == 1:
+        heading += f": {parts[0]}"
+    else:
+        display["part"] = parts
     display["difference (s)"] = tables.interval_texts(data, "difference_s")
     display["ratio"] = tables.interval_texts(data, "ratio")
     rows = data[data["part"] == ACCUMULATION]
@@ -239,12 +244,12 @@ def table(runs: pd.DataFrame, network: pd.DataFrame | None = None) -> tables.Tab
     predicted = rows.get("network_s", pd.Series(np.nan, rows.index))
     unpredicted = rows.loc[(nodes > 1) & predicted.isna(), "to_cell"].tolist() if network is not None else []
     if predicted.notna().any():
-        for name, heading in (
+        for name, column in (
             ("network_s", "network alone (s)"),
             ("beyond_network_s", "beyond the network (s)"),
         ):
             texts = pd.Series(tables.interval_texts(data, name), data.index)
-            display[heading] = texts.where(data["part"] == ACCUMULATION, "")
+            display[column] = texts.where(data["part"] == ACCUMULATION, "")
     has_throttling = data["throttled_difference_s"].notna().any()
     if has_throttling:
         display["throttled: difference (s)"] = tables.interval_texts(data, "throttled_difference_s")
@@ -270,7 +275,7 @@ def table(runs: pd.DataFrame, network: pd.DataFrame | None = None) -> tables.Tab
         conditions.measurement_note(runs),
     ]
     return tables.Table(
-        TITLE if has_total else TITLE_OF_ACCUMULATION,
+        heading,
         data.dropna(axis="columns", how="all"),
         pd.DataFrame(display),
         notes,

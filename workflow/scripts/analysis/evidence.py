@@ -1,11 +1,13 @@
 """The runs and tables of a study from which its answer and the findings of its figures are computed."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
 
 import pandas as pd
 
 from analysis.level_words import cell_words
+from analysis.records import cell_levels
+from declared.factors import SIZE_FACTORS
 from declared.responses import EPOCH_TIME, Response
 
 
@@ -33,6 +35,8 @@ class Evidence:
             return pd.DataFrame(columns=[*columns])
         return data.dropna(subset=list(columns))
 
-    def cell(self, name: object) -> str:
-        """Return the words that distinguish a cell from the others."""
-        return cell_words(self.runs).get(str(name), str(name))
+    def cell(self, name: object, compared: Collection[object] = ()) -> str:
+        """Return the words that distinguish a cell, without sizes and accumulation that `compared` share."""
+        cells = cell_levels(self.runs).set_index("cell").reindex(map(str, compared))
+        shared = [factor for factor in (*SIZE_FACTORS, "sync_every") if cells[factor].nunique() == 1]
+        return cell_words(self.runs, exclude=shared).get(str(name), str(name))

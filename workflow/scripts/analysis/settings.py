@@ -15,6 +15,7 @@ from declared.records import split_settings
 
 TITLE = "How each framework was configured"
 TRANSPORT = "transport of gradients"
+TITLES = {"compiler": "graph or compiler"}  # The factor `compiler` does not count TensorFlow's graph.
 COLUMNS = ("setting", "framework", "value", "differs")
 NO_SETTINGS = Note("no-settings", "No run has recorded settings: runs of earlier versions have none.")
 
@@ -92,6 +93,7 @@ def table(runs: pd.DataFrame) -> tables.Table:
     wide = different.pivot(index="setting", columns="framework", values="value").fillna(tables.DASH)
     frameworks = list(dict.fromkeys(different["framework"]))
     display = wide.loc[list(dict.fromkeys(different["setting"])), frameworks].reset_index()
+    display["setting"] = display["setting"].replace(TITLES)
     display.columns.name = None
     return tables.Table(
         title=TITLE,

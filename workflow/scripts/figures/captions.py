@@ -1,6 +1,7 @@
 """Compose the captions of figures: what is drawn below the figure, and endnotes."""
 
 from collections.abc import Iterable, Sequence
+from pathlib import Path
 
 import pandas as pd
 
@@ -47,6 +48,12 @@ class Caption(str):
         """Return the caption with one more note, below the figure or among the endnotes."""
         more_below, more_endnotes = ([note], []) if below else ([], [note])
         return Caption([*self.below, *more_below], [*self.endnotes, *more_endnotes])
+
+
+def read_caption(stem: Path) -> Caption:
+    """Return the caption of a figure from `stem`.caption.md, each of its paragraphs as one note."""
+    below, _, endnotes = Path(f"{stem}.caption.md").read_text(encoding="utf-8").strip().partition("\n\n")
+    return Caption([below], [endnotes])
 
 
 def as_clause(sentence: str) -> str:

@@ -12,7 +12,6 @@ days. `deviation` is the distance of the times from a straight line.
 
 import math
 import sys
-from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -42,13 +41,13 @@ PLACEMENTS = {
     ),
 }
 MIN_SIZES = 2  # A line needs two points.
-# Largest share by which a measured time may deviate from the fit. The numbers of a worse fit are rough, and
-# nothing uses them.
+# Largest share by which a measured time may deviate from the fit. Nothing uses or prints the numbers of a
+# worse fit.
 MAX_FIT_DEVIATION = 0.2
-ROUGH = "about"  # Stands before the estimates of a rough fit, which have no interval.
 ROUGH_FITS = Note(
     "rough-fits",
-    f"Fits off by more than {100 * MAX_FIT_DEVIATION:g} % have no intervals, as times do not follow a line.",
+    f"{tables.DASH}: times deviate from the line by more than {100 * MAX_FIT_DEVIATION:g} %, so they have no "
+    "latency and bandwidth.",
 )
 NO_BENCHMARK = Note("no-collective-benchmark", "The study has no distributed framework on two nodes or more.")
 
@@ -329,7 +328,7 @@ def table(network: pd.DataFrame) -> tables.Table:
     fitted = _interval_column(data, "latency_s", "latency", TIMES)
     fitted |= _interval_column(data, "bandwidth_bytes_s", "bandwidth", DATA_RATES)
     is_rough = data["deviation"] > MAX_FIT_DEVIATION
-    columns_shown |= {name: _without_intervals(texts, is_rough) for name, texts in fitted.items()}
+    columns_shown |= {name: np.where(is_rough, tables.DASH, texts) for name, texts in fitted.items()}
     largest = data["largest_bytes"].dropna()
     position = f"at {bytes_text(largest.iloc[0])}" if largest.nunique() == 1 else "at the largest message"
     columns_shown |= _interval_column(data, "achieved_bytes_s", position, DATA_RATES)
@@ -347,14 +346,6 @@ def table(network: pd.DataFrame) -> tables.Table:
         missing_benchmarks_note(network),
     ]
     return tables.Table(title, data, pd.DataFrame(columns_shown), notes, words)
-
-
-def _without_intervals(texts: Sequence[str], is_rough: Sequence[bool]) -> list[str]:
-    """Return texts of estimates, the rough ones with ROUGH in place of their interval."""
-    return [
-        f"{ROUGH} {text.partition(' [')[0]}" if rough else text
-        for text, rough in zip(texts, is_rough, strict=True)
-    ]
 
 
 def _describe_benchmark(benchmark: Any) -> str:

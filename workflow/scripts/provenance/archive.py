@@ -41,7 +41,7 @@ from provenance.citation import format_citation
 from provenance.crate import build_crate
 from provenance.manifest import read_manifest
 from report import elsewhere
-from report.checkout import GIT_LIMIT_S, state
+from report.checkout import GIT_LIMIT_S, checkout_state
 
 TEMPLATES = Path(__file__).parent
 WORKFLOW = "ringside"
@@ -109,7 +109,7 @@ def archive_members(campaign: Campaign, manifest: Path) -> dict[str, bytes | Pat
     if campaign.published_folder is None:
         members |= {f"{WORKFLOW}/{path}": redacted_log(path) for path in run_files(campaign.results)}
     fields = {"study": study.name, "site": site, "records": records, "workflow": WORKFLOW}
-    checkout = state()
+    checkout = checkout_state()
     origin = f"* {elsewhere.source_note(study.imported)}\n" if study.imported else ""
     sections = list(appendix.appendix_sections(campaign, runs, checkout))
     date = _last_end(runs)[:10] or None
@@ -191,7 +191,7 @@ def workflow_files(campaign: Campaign) -> list[str]:
         *((CHECKOUT / file for file in imported.source_files) if imported else ()),
         *command_files(campaign),
     ]
-    if state().commit:
+    if checkout_state().commit:
         command = ["git", "-C", str(CHECKOUT), "ls-files", "-z"]
         process = subprocess.run(
             command, capture_output=True, text=True, errors="replace", check=True, timeout=GIT_LIMIT_S

@@ -36,7 +36,7 @@ from environments.unbundle import FORMAT, MANIFEST
 from environments.wheels import cached_wheels, recorded_sha256
 from plan import timings
 from plan.campaign import Campaign, load_merged_config, plan_campaign
-from report.checkout import state
+from report.checkout import checkout_state
 
 CONTROLLER = CHECKOUT / "requirements.txt"
 MANYLINUX = {"manylinux1": (2, 5), "manylinux2010": (2, 12), "manylinux2014": (2, 17)}
@@ -199,7 +199,7 @@ def build_manifest(content: Content, campaign: Campaign) -> dict[str, Any]:
         "deployment": campaign.site.deployment,
         "python_abi": python_abi(),
         "glibc": ".".join(map(str, max(map(glibc_of, wheels), default=NO_GLIBC))),
-        "commit": state().commit or "",
+        "commit": checkout_state().commit or "",
         "cache": load_yaml(campaign.site.file)["cache"],
         "locks": dict(sorted(content.locks.items())),
         "files": files,

@@ -24,7 +24,7 @@ from plan.collective_benchmarks import CollectiveBenchmarks
 from plan.decisions import decision_file
 from plan.timings import Timings
 from provenance import sources
-from report.checkout import state
+from report.checkout import checkout_state
 
 OLD_FOLDER = "old"
 REBUILD_HINT = "rerun snakemake figures"
@@ -80,7 +80,7 @@ def build_manifest(
         else []
     )
     other_records += [str(decision_file(campaign.results, decision.block)) for decision in campaign.decisions]
-    checkout = state()
+    checkout = checkout_state()
     return {
         "study": campaign.study.name,
         "sites": sorted({row["site"] for row in rows if row.get("site")}),

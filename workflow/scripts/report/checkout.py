@@ -42,7 +42,7 @@ def citation() -> Mapping[str, Any]:
     return load_yaml(CHECKOUT / "CITATION.cff")
 
 
-def state(folder: Path = CHECKOUT) -> State:
+def checkout_state(folder: Path = CHECKOUT) -> State:
     """Return the state of the checkout in `folder`.
 
     The commit is None without git, or if `folder` is not the root of a repository.

@@ -113,6 +113,13 @@ def _measured_note(facts: Facts) -> Note:
         for noun, levels in names.items()
     ]
     nodes = [f"{level:g}" for level in levels_in_order(runs, "nodes")]
+    placements = set(facts.ok["placement"].dropna())
+    nouns = f"node{'s' * (nodes != ['1'])}"
+    place = (
+        f"{placements.pop()} {nouns} of one machine"
+        if len(placements) == 1 and placements <= set(_PLACES)
+        else nouns
+    )
     devices = [name for name in distinct_names(facts.ok, "devices") if name != "cpu"]
     least, largest = int(runs_per_cell.min()), int(runs_per_cell.max())
     usable = conditions.usable_runs_note(runs)
@@ -122,8 +129,7 @@ def _measured_note(facts: Facts) -> Note:
     text = (
         f"The study compares {'published measurements of ' * imported}"
         f"{number_of(len(runs_per_cell), 'configuration')} of {listed[0]} ({listed[1]}; data: {listed[2]}) "
-        f"on {join_words(nodes)} node{'s' * (nodes != ['1'])}"
-        f"{' with ' * bool(devices)}{join_words(devices)}, "
+        f"on {join_words(nodes)} {place}{f' ({join_words(devices)})' if devices else ''}, "
         f"{f'{least} to ' * (least < largest)}{number_of(largest, 'run')} each"
         f"{'' if imported else ', in random order within blocks'}.{discarded}"
     )
@@ -165,11 +171,9 @@ def _cost_of_scaling_note(evidence: Evidence) -> Note | None:
     compared = largest[is_alike] if is_alike.any() else largest
     best = compared.loc[compared["efficiency"].astype(float).idxmax()]
     efficiency, n_devices = float(best["efficiency"]), int(best["n_devices"])
+    words = evidence.cell(best["cell"], compared["cell"])
     subject = f"{'On' if len(compared) == len(largest) else 'Without accumulation, on'} {n_devices} devices"
-    text = (
-        f"{subject} the best configuration ({evidence.cell(best['cell'])}) has an efficiency of "
-        f"{100 * efficiency:.0f} %."
-    )
+    text = f"{subject} the best configuration ({words}) has an efficiency of {100 * efficiency:.1f} %."
     if 1 - efficiency > NEAR_IDEAL_LOSS:
         text += (
             " The rest of its devices' time goes to communication, waiting, contention, and what the "
@@ -180,8 +184,8 @@ def _cost_of_scaling_note(evidence: Evidence) -> Note | None:
     if n_longer := int((largest["speedup"].astype(float) < 1).sum()):
         text += (
             f" In {n_longer} of {number_of(len(largest), 'configuration')} the speed-up is below 1, in "
-            f"{n_slower} with its uncorrected interval: communication, waiting, contention and what the "
-            "framework adds to one device's work cost more than the added devices save."
+            f"{n_slower} of them with the whole uncorrected interval: communication, waiting, contention and "
+            "what the framework adds to one device's work cost more than the added devices save."
         )
     return Note(
         "cost-of-scaling", text, devices=n_devices, efficiency=efficiency, slower=n_slower, longer=n_longer

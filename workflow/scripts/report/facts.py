@@ -65,8 +65,8 @@ class Facts:
         runs: The runs that tables and figures use: untraced ones, or all if every run is traced.
         network: Rows of network.csv; None without a collective benchmark.
         checks: The table `checks` (analysis/checks.py); None without one.
-        paper_tables: Names of the paper's tables.
-        supplement_tables: What the supplement's tables are called, such as `Table S3`, by name.
+        paper_labels: Labels of the paper's figures and tables, such as tab:anova.
+        supplement_numbers: What those of the supplement are called, such as `Table S3`, by label.
         figure_specs: Specs of the study's figures.
         load_epochs: Returns the epochs of the runs, which some responses are derived from.
         recovers: Whether the answer states what accumulation recovers.
@@ -78,8 +78,8 @@ class Facts:
     runs: pd.DataFrame
     network: pd.DataFrame | None
     checks: pd.DataFrame | None
-    paper_tables: Sequence[str]
-    supplement_tables: Mapping[str, str] = field(default_factory=dict)
+    paper_labels: Sequence[str] = ()
+    supplement_numbers: Mapping[str, str] = field(default_factory=dict)
     figure_specs: Sequence[FigureSpec] = ()
     load_epochs: Callable[[], pd.DataFrame] = pd.DataFrame
     recovers: bool = False
@@ -95,26 +95,25 @@ class Facts:
         """Return the successful runs."""
         return successful(self.runs)
 
-    def see(self, name: str, before: str = " (", after: str = ")") -> str:
-        """Return a reference to a table of the paper or of its supplement; "" if neither has the table.
+    def see(self, *labels: str, before: str = " (", after: str = ")") -> str:
+        """Return references to those figures and tables that the paper or its supplement has; "" for none.
 
         A reference to the short table of means becomes one to `cells` if the paper has no such table.
 
         Args:
-            name: The table.
-            before: The text before the reference.
-            after: The text after it.
+            labels: Labels of figures and tables.
+            before: The text before the references.
+            after: The text after them.
         """
-        if name == MEANS and MEANS not in self.paper_tables:
-            name = "cells"
-        if name in self.paper_tables:
-            return f"{before}{latex.see('tab', name)}{after}"
-        number = self.supplement_tables.get(name)
-        return f"{before}{number.replace(' ', '~')}{after}" if number else ""
-
-    def see_here(self, name: str) -> str:
-        """Return a reference to a table in brackets; "" if it is not in the paper."""
-        return self.see(name) if name in self.paper_tables else ""
+        references = []
+        for label in labels:
+            if label == f"tab:{MEANS}" and label not in self.paper_labels:
+                label = "tab:cells"
+            if label in self.paper_labels:
+                references.append(latex.see(*label.split(":")))
+            elif label in self.supplement_numbers:
+                references.append(self.supplement_numbers[label].replace(" ", "~"))
+        return f"{before}{join_words(references)}{after}" if references else ""
 
     def sentence(self, code: str, **stated: Any) -> Note:
         """Return the sentence `code` of methods.yaml in LaTeX, rendered with these facts.
@@ -124,5 +123,5 @@ class Facts:
         text = texts()[code]
         if isinstance(text, Mapping):
             text = text[next(iter(stated.values()))]
-        rendered = _template(text).render(see=self.see, here=self.see_here, **stated)
+        rendered = _template(text).render(see=self.see, **stated)
         return Note(code, " ".join(rendered.split()), **stated)

@@ -29,7 +29,7 @@ from declared.products.figure_kinds import KINDS
 from declared.responses import EPOCH_TIME, RESPONSES, Response
 from figures.kinds.strategies import multi_node_runs
 from figures.view import filtered
-from network.fit import deviation_note
+from network.fit import MAX_FIT_DEVIATION, deviation_note
 from prediction.held_out import ALL, IN_SAMPLE
 from prediction.methods import LAW
 
@@ -203,8 +203,8 @@ def _interaction(spec: FigureSpec, evidence: Evidence) -> Note | None:
 
 def speedups(evidence: Evidence, reference: str = FIGURE_REFERENCE) -> Note | None:
     """Name the smallest and the largest speed-up at the most devices, which `reference` shows."""
-    rows = evidence.table("speedup", "n_devices", "speedup", "efficiency", "cell")
-    rows = rows[rows["n_devices"] > 1]
+    every_row = evidence.table("speedup", "n_devices", "speedup", "efficiency", "cell")
+    rows = every_row[every_row["n_devices"] > 1]
     if rows.empty:
         return None
     n_devices = int(rows["n_devices"].max())
@@ -215,8 +215,11 @@ def speedups(evidence: Evidence, reference: str = FIGURE_REFERENCE) -> Note | No
     ends = [rows.iloc[0], rows.iloc[-1]][: len(rows)]
     *texts, with_accumulation = [
         f"{tables.interval(estimate_of(row, 'speedup'))}, an efficiency of "
-        f"{100 * row['efficiency']:.0f} %, with {evidence.cell(row['cell'])}"
-        for row in (*ends, accumulating.iloc[-1] if len(accumulating) else ends[-1])
+        f"{100 * row['efficiency']:.1f} %, with {evidence.cell(row['cell'], group['cell'])}"
+        for row, group in (
+            *((end, rows) for end in ends),
+            (accumulating.iloc[-1], accumulating) if len(accumulating) else (ends[-1], rows),
+        )
     ]
     begins_later = "baseline_n_devices" in rows and (rows["baseline_n_devices"] > 1).any()
     baseline = "the fewest devices" if begins_later else "the single-device baseline"
@@ -232,6 +235,7 @@ def speedups(evidence: Evidence, reference: str = FIGURE_REFERENCE) -> Note | No
             f" With accumulation, against the same baseline, it is at best {with_accumulation}, which "
             "includes what accumulation saves."
         )
+    text += _speedups_on_one_device(evidence, every_row)
     return Note(
         "speedup-range",
         text,
@@ -240,6 +244,20 @@ def speedups(evidence: Evidence, reference: str = FIGURE_REFERENCE) -> Note | No
         greatest=float(rows["speedup"].iloc[-1]),
         accumulating=float(accumulating["speedup"].iloc[-1]) if len(accumulating) else None,
     )
+
+
+def _speedups_on_one_device(evidence: Evidence, rows: pd.DataFrame) -> str:
+    """Return a sentence on cells on one device whose baseline is another framework; "" without any."""
+    if "baseline_framework" not in rows:
+        return ""
+    rows = rows[(rows["n_devices"] == 1) & (rows["framework"] != rows["baseline_framework"])]
+    is_alike = accumulates_as_baseline(evidence.tables["speedup"])[rows.index]
+    rows = rows[is_alike].sort_values("speedup", kind="stable")
+    texts = [
+        f"{tables.interval(estimate_of(row, 'speedup'))} ({evidence.cell(row['cell'], rows['cell'])})"
+        for _, row in rows.iloc[[0, -1] if len(rows) > 1 else slice(None)].iterrows()
+    ]
+    return f" On one device, where nothing is sent, it is {' to '.join(texts)}." if texts else ""
 
 
 def _range_of_column(column: str, subject: str, unit_multiplier: float, unit: str) -> Finder:
@@ -330,24 +348,24 @@ def _network(_spec: FigureSpec, evidence: Evidence) -> Note | None:
         return None
     n_nodes = int(rows["nodes"].max())
     rows = rows[rows["nodes"] == n_nodes]
-    extremes = {
-        name: rows.sort_values(name, kind="stable").iloc[[0, -1] if len(rows) > 1 else [0]]
-        for name in ("latency_s", "achieved_bytes_s")
-    }
-    latency, bandwidth = (
+    good_fits = rows[rows["deviation"] <= MAX_FIT_DEVIATION]
+    bandwidth, latency = (
         " to ".join(
             f"{in_one_unit([row[name]], units, digits=3)} ({row['framework']})"
-            for row in extremes[name].to_dict("records")
+            for row in ordered.iloc[[0, -1] if len(ordered) > 1 else slice(None)].to_dict("records")
         )
-        for name, units in (("latency_s", TIMES), ("achieved_bytes_s", DATA_RATES))
+        for name, units, ordered in (
+            ("achieved_bytes_s", DATA_RATES, rows.sort_values("achieved_bytes_s", kind="stable")),
+            ("latency_s", TIMES, good_fits.sort_values("latency_s", kind="stable")),
+        )
     )
+    fitted = f", and its fitted latency {latency}" if latency else ""
     return Note(
         "network-range",
         f"On {n_nodes} nodes, the measured bus bandwidth of all-reduce is {bandwidth} at the largest "
-        f"message, and its fitted latency {latency} ({FIGURE_REFERENCE}). "
-        + deviation_note(rows["deviation"]),
+        f"message{fitted} ({FIGURE_REFERENCE}). {deviation_note(rows['deviation'])}",
         nodes=n_nodes,
-        latencies_s=[rows["latency_s"].min(), rows["latency_s"].max()],
+        latencies_s=[good_fits["latency_s"].min(), good_fits["latency_s"].max()],
     )
 
 
@@ -382,13 +400,15 @@ def variation_note(evidence: Evidence) -> Note | None:
     rows = evidence.table("anova", "term", "share")
     parts = rows.set_index("term")["share"].astype(float).sort_values(ascending=False, kind="stable")
     scatter, between_blocks = parts.get(ERROR), parts.get(BLOCK)
+    has_overlap = round(100 * parts.drop(TOTAL, errors="ignore").sum(), 1) > 100
     parts = parts.drop([ERROR, TOTAL, BLOCK], errors="ignore")
     named = dict(parts[parts >= MIN_SHARE].head(MAX_TERMS))
     if not named:
         return None
     text = (
         f"The largest parts of the variation of {evidence.response.title} come from "
-        f"{join_words([f'{term} ({100 * share:.1f} %)' for term, share in named.items()])}."
+        f"{join_words([f'{term} ({100 * share:.1f} %)' for term, share in named.items()])}"
+        f"{'; shares overlap' if has_overlap else ''}."
     )
     if scatter:
         of_blocks = ""

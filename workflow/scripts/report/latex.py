@@ -96,17 +96,16 @@ def command(line: str) -> str:
     return rf"\texttt{{{to_latex(line).replace('--', '-{}-')}}}"  # LaTeX prints -- as a dash
 
 
-def figure(name: str, caption: str, note: str = "") -> str:
+def figure_environment(name: str, caption: str) -> str:
     """Return the environment of a figure in figures/. The first sentence of its caption is the short caption.
 
-    The preamble makes it as wide as a column or as the page. `note`, in LaTeX, is printed below the caption.
+    The preamble makes it as wide as a column or as the page.
     """
     return "\n".join(
         [
             rf"\begin{{fittedfigure}}{{figures/{name}.pdf}}",
             rf"\Description{{{to_latex(first_sentence(caption))}.}}",
             rf"\caption[{{{to_latex(first_sentence(caption))}}}]{{{to_latex(caption)}}}\label{{fig:{name}}}",
-            *([rf"\figurenote{{{note}}}"] if note else []),
             r"\end{fittedfigure}",
             "",
         ]

@@ -63,11 +63,12 @@ NAMED_ELSEWHERE = ("model", "dataset", "epochs", "warmup_epochs")
 ANSWER_TABLES = ("effects", "anova", "checks")  # The answer rests on these tables wherever they are printed.
 DIGEST_DIGITS = 12  # Hex digits of an environment's digest and of a commit.
 MAX_REASONS = 10
+CLOCK_COLUMN = "timed by the clock of"
 ON_ONE_NODE = "on 1 node: "
-CLOCKS = {"ranks": "all ranks", "master": "master"}
+CLOCKS = {"ranks": "each rank", "master": "the master"}
 
 
-def methods(facts: Facts) -> str:
+def write_methods(facts: Facts) -> str:
     """Return the section on methods, without its heading."""
     return "\n".join(
         section for heading, notes in method_notes(facts).items() if (section := paragraph(heading, notes))
@@ -107,7 +108,7 @@ def method_notes(facts: Facts) -> dict[str, list[str]]:
     return {heading: list(filter(None, collect(facts))) for heading, collect in parts.items()}
 
 
-def reproducibility(facts: Facts) -> str:
+def write_reproducibility(facts: Facts) -> str:
     """Return how to reproduce the study and this paper."""
     name, imported = facts.study.name, facts.study.imported
     commit = "" if facts.anonymous else (facts.state.commit or "")[:DIGEST_DIGITS]
@@ -148,7 +149,9 @@ def constant_table(facts: Facts) -> str:
         for name, level in _constant_levels(facts.runs).items()
     }
     frame = pd.DataFrame(rows.items(), columns=["factor", "level"])
-    table = tables.Table("Factors that are the same in all cells", frame, frame, left_aligned=list(frame))
+    own_choices = "With the level default, each framework makes its own choice (table `settings`)."
+    notes = [own_choices] if "default" in set(rows.values()) and facts.see("tab:settings") else []
+    table = tables.Table("Factors that are the same in all cells", frame, frame, notes, list(frame))
     return tables.latex(table, "tab:constants") if rows else ""
 
 
@@ -162,7 +165,7 @@ def framework_table(facts: Facts) -> str:
             "library": framework_runs["library_version"],
             "Python": framework_runs["python_version"],
             "transport": _transports(framework_runs["transport"]),
-            "clock of": framework_runs["timing_scope"].map(CLOCKS),
+            CLOCK_COLUMN: framework_runs["timing_scope"].map(CLOCKS),
             "environment": framework_runs["environment_digest"].str[:DIGEST_DIGITS],
         }
         rows.append(
@@ -176,7 +179,7 @@ def framework_table(facts: Facts) -> str:
     frame = frame.loc[:, (frame != "").any()].replace("", tables.DASH)
     if facts.study.imported and list(frame) == ["framework"]:
         return ""
-    constant = [name for name in ("Python", "clock of") if name in frame and frame[name].nunique() == 1]
+    constant = [name for name in ("Python", CLOCK_COLUMN) if name in frame and frame[name].nunique() == 1]
     note = "The same for all: " + "; ".join(f"{name} {frame[name].iloc[0]}" for name in constant) + "."
     frame = frame.drop(columns=constant)
     return tables.latex(
@@ -292,7 +295,7 @@ def _frameworks(facts: Facts) -> Iterator[str]:
         keys = keys_of(name, *(description.libraries if description else ()))
         described.append(f"{to_latex(name)} ({title}{cite(*keys)})")
     yield facts.sentence("frameworks", frameworks=framework_order(facts.runs), described=described)
-    if facts.see("settings"):
+    if facts.see("tab:settings"):
         yield facts.sentence("framework-settings", settings=names_differing(facts.runs))
     pairs = facts.runs[["framework", "baseline"]].drop_duplicates()
     pairs = pairs[pairs["baseline"].isin(pairs["framework"]) & (pairs["framework"] != pairs["baseline"])]
@@ -404,19 +407,18 @@ def _machine(facts: Facts) -> Iterator[str]:
         yield facts.sentence("site", site=facts.site.name, description=description)
     if not facts.anonymous and (hosts := distinct_names(ok, "hosts")):
         yield facts.sentence("hosts", hosts=hosts)
-    if memory := node_memory(ok):
-        yield facts.sentence("node-memory", memory=memory)
-    if systems := distinct_names(ok, "systems") + distinct_names(ok, "drivers"):
-        yield facts.sentence("systems", systems=systems)
-    devices = distinct_names(ok, "devices")
     threads, node_cores = (
         sorted(set(ok[name].dropna().astype(int))) for name in ("cores_per_rank", "node_cores")
     )
-    if devices:
+    parts = [name for name in distinct_names(ok, "devices") if name != "cpu"]
+    parts += [f"{' or '.join(map(str, node_cores))} cores"] * bool(node_cores)
+    parts += [f"{memory} of memory"] if (memory := node_memory(ok)) else []
+    systems = distinct_names(ok, "systems") + distinct_names(ok, "drivers")
+    if parts or systems:
         is_shared = set(ok["placement"].dropna()) == {"emulated"}
-        yield facts.sentence(
-            "devices", devices=devices, threads=threads, node_cores=node_cores, is_shared=is_shared
-        )
+        yield facts.sentence("machine", parts=parts, systems=systems, is_shared=is_shared)
+    if threads:
+        yield facts.sentence("threads", threads=threads)
     yield to_latex(conditions.circumstances_note(facts.runs))
 
 
@@ -426,8 +428,9 @@ def _measurement(facts: Facts) -> Iterator[str]:
     if master_timed:
         yield facts.sentence("master-clock", frameworks=master_timed)
     counts = {name: sorted(facts.runs[name].unique().tolist()) for name in ("epochs", "warmup_epochs")}
-    has_limit = not (facts.ok["max_other_cpu_share"] >= 1).all()
-    yield facts.sentence("epochs", **counts, has_limit=has_limit)
+    limits = sorted(set(facts.ok["max_other_cpu_share"].dropna()))
+    percents = [f"{100 * limit:.3g}" for limit in limits if limit < 1]
+    yield facts.sentence("epochs", **counts, limits=percents)
 
 
 def _network(facts: Facts) -> Iterator[str]:
@@ -457,31 +460,16 @@ def _statistics(facts: Facts) -> Iterator[str]:
     if len(facts.ok):
         yield cited(to_latex(conditions.contrasts_note(facts.runs, build_rows(facts.runs)["within_blocks"])))
     yield facts.sentence("summaries")
-    named = [name for name in table_methods(facts) if name in (*facts.paper_tables, *ANSWER_TABLES)]
-    for name in named:
-        yield table_methods(facts)[name]
-    if "effects" in named and facts.study.margin is not None:
+    labels = {*facts.paper_labels, *(f"tab:{name}" for name in ANSWER_TABLES if facts.see(f"tab:{name}"))}
+    response = measured_response(facts.runs, RESPONSES[facts.study.response]).title
+    for name in texts()["table-method"]:
+        if f"tab:{name}" in labels:
+            yield facts.sentence("table-method", table=name, response=response)
+    if "tab:effects" in labels and facts.study.margin is not None:
         yield facts.sentence("equivalence", margin=facts.study.margin)
     if facts.recovers:
         yield facts.sentence("recovered")
-    yield facts.sentence("table-notes", has_supplement=bool(facts.supplement_tables))
-
-
-def table_methods(facts: Facts) -> dict[str, Note]:
-    """Return how the numbers of the paper's and the supplement's tables are computed, by table."""
-    response = measured_response(facts.runs, RESPONSES[facts.study.response]).title
-    return {
-        name: facts.sentence("table-method", table=name, response=response)
-        for name in texts()["table-method"]
-        if name in (*facts.paper_tables, *facts.supplement_tables)
-    }
-
-
-def supplement_methods(facts: Facts) -> str:
-    """Return how the tables are computed that only the supplement has, under a heading; "" without any."""
-    in_paper = (*facts.paper_tables, *ANSWER_TABLES)
-    sentences = [note for name, note in table_methods(facts).items() if name not in in_paper]
-    return paragraph("Methods of these tables", sentences)
+    yield facts.sentence("table-notes", has_supplement=bool(facts.supplement_numbers))
 
 
 def _left_out(facts: Facts) -> Iterator[str]:

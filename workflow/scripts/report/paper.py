@@ -11,29 +11,35 @@
 Figures and tables are copies, so that the folder can be moved elsewhere.
 """
 
+import re
 import shutil
 import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import cached_property
 from pathlib import Path
 
+import pandas as pd
+
+from analysis import tables
 from analysis.answers import Answer
 from analysis.evidence import Evidence
 from analysis.records import Records, currency_of
 from analysis.responses import with_response
-from analysis.tables import PAGE_ROWS, Table, fits_float, is_landscape, latex, read
+from analysis.tables import PAGE_ROWS, Table, fits_float, is_landscape
 from common.errors import InputError
 from common.files import write_text, written_whole
 from common.notes import Note
 from common.options import run_program
 from common.tables import read_results, read_table
-from common.text import split_sentences
+from common.text import end_sentence, split_sentences
 from declared.datasets import find_dataset
 from declared.figure_specs import FigureSpec, from_json
 from declared.paper import DEFAULT_CLASS
 from declared.responses import RESPONSES, Response
 from declared.site import load_site
 from declared.study import load_study
+from figures.captions import Caption, read_caption
 from report import content, document
 from report.anonymous import build_anonymizer, scrub_sources
 from report.answer import answer_question, gather_evidence
@@ -41,17 +47,16 @@ from report.checkout import State
 from report.drafts import draft_texts
 from report.facts import MEANS, Facts
 from report.findings import find_effect_note, refer_to_figure, state_finding
-from report.latex import cited, figure, link_names, references, to_latex
+from report.latex import cited, figure_environment, first_sentence, link_names, references, see, to_latex
 from report.methods import (
     constant_table,
     framework_table,
-    methods,
-    reproducibility,
-    supplement_methods,
     varied_factor_table,
+    write_methods,
+    write_reproducibility,
 )
 from report.results import arrange_sections, write_results
-from report.threats import threats
+from report.threats import write_threats
 
 GENERATED_HEADER = "% Overwritten by every `./ringside paper`: to change this text, copy it into main.tex.\n"
 MAX_FLOAT_ROWS = (
@@ -65,10 +70,17 @@ MEANS_COLUMNS = (
 )
 ENDING_HOLDS = "This also holds for all other figures unless they say otherwise."
 NO_SUPPLEMENT = "All figures and tables of the study are in its paper.\n"
-SUPPLEMENT = r"""\documentclass[10pt]{article}
+# Pages of floats begin at the top, so that no page has a figure in its middle. Tables that are all across the
+# page share the last pages; LaTeX would give narrow ones a page of their own.
+SUPPLEMENT = r"""\documentclass[10pt,twocolumn]{article}
 %s
 \usepackage{multicol}
-%s
+\makeatletter
+\setlength{\@fptop}{0pt}\setlength{\@fpsep}{14pt}\setlength{\@dblfptop}{0pt}\setlength{\@dblfpsep}{14pt}
+\makeatother
+\renewcommand{\dblfloatpagefraction}{0.9}
+\newcommand{\tablesacross}{\renewenvironment{table}{\begin{table*}}{\end{table*}}}
+\newenvironment{sideways}{\landscape\begingroup\def\landscape{}\def\endlandscape{}}{\endgroup\endlandscape}
 \renewcommand{\thefigure}{S\arabic{figure}}
 \renewcommand{\thetable}{S\arabic{table}}
 \title{Supplement: \studytitle}
@@ -77,7 +89,7 @@ SUPPLEMENT = r"""\documentclass[10pt]{article}
 
 \begin{document}
 \maketitle
-
+\footnotesize
 %s
 \end{document}
 """
@@ -85,17 +97,29 @@ BIBLIOGRAPHY = "\\bibliographystyle{unsrt}\n\\bibliography{references}\n"
 
 
 @dataclass(frozen=True)
-class Selection:
-    """Figures with captions, and tables of a study, each in order."""
+class Floats:
+    """Figures and tables with content, of a study or of one of its documents, each in order.
 
-    captions: Mapping[str, str]
-    tables: Sequence[str]
+    Attributes:
+        captions: Captions of figures by name.
+        tables: Tables by name.
+    """
 
-    def select(self, figures: Sequence[str], tables: Sequence[str]) -> "Selection":
+    captions: Mapping[str, Caption]
+    tables: Mapping[str, Table]
+
+    def select(self, figures: Sequence[str], names: Sequence[str]) -> "Floats":
         """Return the figures and tables with these names, in the order of the names."""
-        return Selection(
+        return Floats(
             {name: self.captions[name] for name in figures if name in self.captions},
-            [name for name in tables if name in self.tables],
+            {name: self.tables[name] for name in names if name in self.tables},
+        )
+
+    def exclude(self, paper: "Floats") -> "Floats":
+        """Return the figures and tables that are not in the paper."""
+        return self.select(
+            [name for name in self.captions if name not in paper.captions],
+            [name for name in self.tables if name not in paper.tables],
         )
 
     @property
@@ -103,83 +127,106 @@ class Selection:
         """Return the labels of figures and tables in LaTeX."""
         return [f"fig:{name}" for name in self.captions] + [f"tab:{name}" for name in self.tables]
 
-    def remainder(self, paper: "Selection") -> "Selection":
-        """Return the figures and tables that are not in the paper."""
-        return self.select(
-            [name for name in self.captions if name not in paper.captions],
-            [name for name in self.tables if name not in paper.tables],
-        )
+    @property
+    def endnotes(self) -> dict[str, str]:
+        """Return the endnotes of figures and tables that have some, by label."""
+        notes = {f"fig:{name}": caption.endnotes for name, caption in self.captions.items()}
+        notes |= {f"tab:{name}": table.endnotes for name, table in self.tables.items()}
+        return {label: " ".join(texts) for label, texts in notes.items() if texts}
+
+    @property
+    def titles(self) -> dict[str, str]:
+        """Return what figures and tables show, in a few words, by label."""
+        titles = {
+            f"fig:{name}": first_sentence(caption).partition(":")[0]
+            for name, caption in self.captions.items()
+        }
+        return titles | {f"tab:{name}": table.title for name, table in self.tables.items()}
+
+    @cached_property
+    def long(self) -> list[str]:
+        """Return the names of tables that are too long to float."""
+        return [name for name, table in self.tables.items() if not fits_float(table, PAGE_ROWS)]
+
+    @cached_property
+    def wide(self) -> list[str]:
+        """Return the names of the long tables that are wider than a page."""
+        return [name for name in self.long if is_landscape(self.tables[name])]
 
 
 @dataclass(frozen=True)
-class Contents:
+class PaperContents:
     """What a paper and its supplement show besides their text.
 
     Attributes:
         paper: Figures and tables of the paper.
         supplement: Figures and tables of its supplement.
-        long: Names of tables that are too long to float.
-        landscape: Names of the long tables that are wider than a page.
         means: The paper's short table of means of cells; None without one.
         specs: Specs of the paper's figures, by name.
-        findings: Sentences on what figures of the paper show, with FIGURE_REFERENCE, by name.
-        endnotes: Endnotes of figures and tables, by label.
         paper_numbers: What the paper's figures and tables are called, such as `Figure 2`, by label.
         supplement_numbers: What those of the supplement are called, such as `Table S3`, by label.
     """
 
-    paper: Selection
-    supplement: Selection
-    long: Sequence[str] = ()
-    landscape: Sequence[str] = ()
+    paper: Floats
+    supplement: Floats
     means: Table | None = None
     specs: Mapping[str, FigureSpec] = field(default_factory=dict)
-    findings: Mapping[str, Note] = field(default_factory=dict)
-    endnotes: Mapping[str, str] = field(default_factory=dict)
     paper_numbers: Mapping[str, str] = field(default_factory=dict)
     supplement_numbers: Mapping[str, str] = field(default_factory=dict)
 
 
-def generated_files(facts: Facts, contents: Contents, answer: Answer) -> dict[str, str]:
-    """Return the contents of the generated files by name."""
+def generated_files(
+    facts: Facts, contents: PaperContents, findings: Mapping[str, Note], answer: Answer
+) -> dict[str, str]:
+    """Return the texts of the generated files by name, with references to figures and tables.
+
+    Args:
+        facts: The facts of the study.
+        contents: What paper and supplement show.
+        findings: Sentences on what figures of the paper show, with FIGURE_REFERENCE, by name.
+        answer: The answer to the study's question.
+    """
     paper, supplement = contents.paper, contents.supplement
-    tables_elsewhere = {
-        label.removeprefix("tab:"): name
-        for label, name in contents.supplement_numbers.items()
-        if label.startswith("tab:")
+    class_name = facts.study.paper.class_name
+    means = tables.latex(contents.means, f"tab:{MEANS}") if contents.means else ""
+    texts = {
+        "options.tex": document.options(class_name, facts.anonymous),
+        "preamble.tex": document.preamble(facts.study, class_name, facts.anonymous),
+        "methods.tex": "".join(introduction_tables(facts)) + write_methods(facts),
+        "results.tex": write_results(facts, contents.specs, findings, answer),
+        "tables.tex": means + input_tables(paper),
+        "threats.tex": write_threats(facts),
+        "reproducibility.tex": write_reproducibility(facts),
     }
-    facts = replace(
-        facts,
-        paper_tables=[*paper.tables, *([MEANS] if contents.means else [])],
-        supplement_tables=tables_elsewhere,
+    captions = drop_shared_endings(
+        {
+            name: end_sentence(" ".join(caption.below))
+            for name, caption in (*paper.captions.items(), *supplement.captions.items())
+        }
     )
-    name = facts.study.paper.class_name
-    notes = {
-        label: cited(to_latex(note))
-        for label, note in contents.endnotes.items()
-        if label in supplement.labels
+    environments = {
+        f"figures/{name}.tex": figure_environment(name, caption) for name, caption in captions.items()
     }
-    return {
-        "options.tex": document.options(name, facts.anonymous),
-        "preamble.tex": document.preamble(facts.study, name, facts.anonymous),
-        "methods.tex": "".join(introduction_tables(facts)) + methods(facts),
-        "results.tex": write_results(facts, contents.specs, contents.findings, answer),
-        "tables.tex": (latex(contents.means, f"tab:{MEANS}") if contents.means else "")
-        + input_tables(paper.tables, contents.long),
-        "threats.tex": threats(facts),
-        "reproducibility.tex": reproducibility(facts),
-        "supplement.tex": SUPPLEMENT
-        % (
-            document.preamble(facts.study, DEFAULT_CLASS, facts.anonymous),
-            document.NOTHING_FLOATS,
-            show_supplement(contents, notes, constant_table(facts), supplement_methods(facts)),
-        ),
-        **{
-            f"figures/{name}.tex": figure(name, caption, notes.get(f"fig:{name}", ""))
-            for part in (paper, supplement)
-            for name, caption in drop_shared_endings(part.captions).items()
-        },
+    texts |= {name: environments[name] for name in (f"figures/{figure}.tex" for figure in paper.captions)}
+    linked = {name: link(text, contents) for name, text in texts.items()}
+    named = set(re.findall(r"(?:Figure|Table)~S\d+", "".join(linked.values())))
+    unnamed = {
+        label: number
+        for label, number in contents.supplement_numbers.items()
+        if label in supplement.titles and number.replace(" ", "~") not in named
     }
+    if unnamed:
+        entries = [f"{_begin_small(supplement.titles[label])} ({unnamed[label]})" for label in unnamed]
+        linked["methods.tex"] += "\n" + facts.sentence("supplement-rest", entries=entries) + "\n"
+    preamble = document.preamble(facts.study, DEFAULT_CLASS, facts.anonymous)
+    body = show_supplement(contents, constant_table(facts))
+    in_supplement = {"supplement.tex": SUPPLEMENT % (preamble, body)}
+    in_supplement |= {name: text for name, text in environments.items() if name not in texts}
+    return linked | {name: link(text, contents, True) for name, text in in_supplement.items()}
+
+
+def _begin_small(title: str) -> str:
+    return title if title[1:2].isupper() else f"{title[:1].lower()}{title[1:]}"
 
 
 def drop_shared_endings(captions: Mapping[str, str]) -> dict[str, str]:
@@ -208,7 +255,7 @@ def introduction_tables(facts: Facts) -> list[str]:
     return list(filter(None, (varied_factor_table(facts), framework_table(facts))))
 
 
-def number_paper(contents: Contents, answer: Answer, n_tables: int) -> dict[str, str]:
+def number_paper(contents: PaperContents, answer: Answer, n_tables: int) -> dict[str, str]:
     """Return what the paper's figures and tables are called in it, such as `Figure 2`, by label.
 
     Args:
@@ -218,62 +265,65 @@ def number_paper(contents: Contents, answer: Answer, n_tables: int) -> dict[str,
     """
     preamble, sections = arrange_sections(contents.specs, answer)
     figures = [name for section in (preamble, *sections.values()) for name in section.figures]
-    tables = sorted(contents.paper.tables, key=lambda name: name in contents.long)
+    names = sorted(contents.paper.tables, key=lambda name: name in contents.paper.long)
     numbers = {f"fig:{name}": f"Figure {number}" for number, name in enumerate(figures, 1)}
-    return numbers | {f"tab:{name}": f"Table {number}" for number, name in enumerate(tables, n_tables + 1)}
+    return numbers | {f"tab:{name}": f"Table {number}" for number, name in enumerate(names, n_tables + 1)}
 
 
-def number_supplement(contents: Contents, has_constants: bool) -> dict[str, str]:
+def number_supplement(supplement: Floats, has_constants: bool) -> dict[str, str]:
     """Return what the supplement's figures and tables are called, such as `Table S3`, by label.
 
     The order is that of `show_supplement`.
     """
-    upright, wide = supplement_tables(contents)
-    tables = [*(["constants"] if has_constants else []), *upright, *wide]
-    numbers = {
-        f"fig:{name}": f"Figure S{number}" for number, name in enumerate(contents.supplement.captions, 1)
-    }
-    return numbers | {f"tab:{name}": f"Table S{number}" for number, name in enumerate(tables, 1)}
+    floating, long, wide = _parts(supplement)
+    names = [*(["constants"] if has_constants else []), *floating, *long, *wide]
+    numbers = {f"fig:{name}": f"Figure S{number}" for number, name in enumerate(supplement.captions, 1)}
+    return numbers | {f"tab:{name}": f"Table S{number}" for number, name in enumerate(names, 1)}
 
 
-def supplement_tables(contents: Contents) -> tuple[list[str], list[str]]:
-    """Return the names of the supplement's upright tables, and of those wider than a page."""
-    upright, wide = (
-        [name for name in contents.supplement.tables if (name in contents.landscape) == is_wide]
-        for is_wide in (False, True)
-    )
-    return upright, wide
+def _parts(supplement: Floats) -> tuple[list[str], list[str], list[str]]:
+    """Return the names of the supplement's tables that float, of the long ones, and of those in landscape."""
+    floating = [name for name in supplement.tables if name not in supplement.long]
+    return floating, [name for name in supplement.long if name not in supplement.wide], supplement.wide
 
 
-def show_supplement(contents: Contents, notes: Mapping[str, str], constants: str, table_methods: str) -> str:
+def show_supplement(contents: PaperContents, constants: str) -> str:
     """Return figures and tables with their endnotes, notes on those of the paper, and references.
+
+    Notes come before the long tables, so that text fills the pages around the figures and tables that float.
 
     Args:
         contents: What paper and supplement show.
-        notes: Endnotes of the supplement's figures and tables in LaTeX, by label.
         constants: The table of constant factors.
-        table_methods: How tables are computed that only the supplement has.
     """
-    figures = "".join(f"\\input{{figures/{name}}}\n" for name in contents.supplement.captions)
-    upright, wide = (
-        "".join(f"\\input{{tables/{name}}}\n" + _table_note(notes.get(f"tab:{name}", "")) for name in names)
-        for names in supplement_tables(contents)
-    )
+    supplement = contents.supplement
+    floating, long, wide = _parts(supplement)
+    notes = {
+        label: _note_paragraph(see(*label.split(":")), note) for label, note in supplement.endnotes.items()
+    }
     parts = [
-        f"{{\\centering\n{figures}\\par}}\n" if figures else "",
         constants,
-        upright,
-        "" if figures or upright or wide else NO_SUPPLEMENT,
-        f"\\begin{{sideways}}\n{wide}\\end{{sideways}}\n" if wide else "",
-        table_methods.replace(r"\subsection{", r"\section*{"),
-        paper_notes(contents.endnotes, contents.paper_numbers),
-        BIBLIOGRAPHY,
+        "\\tablesacross\n",
+        *(f"{_input('figures', [name])}{notes.get(f'fig:{name}', '')}" for name in supplement.captions),
+        *(f"{_input('tables', [name])}{notes.get(f'tab:{name}', '')}" for name in floating),
+        *(notes.get(f"tab:{name}", "") for name in (*long, *wide)),
+        "" if supplement.labels else NO_SUPPLEMENT,
+        "\\clearpage\n\\onecolumn\n" + _input("tables", long),
+        "\\begin{multicols}{2}",
+        paper_notes(contents.paper.endnotes, contents.paper_numbers),
+        BIBLIOGRAPHY + "\\end{multicols}\n",
+        f"\\begin{{sideways}}\n{_input('tables', wide)}\\end{{sideways}}\n" if wide else "",
     ]
     return "\n".join(filter(None, parts))
 
 
-def _table_note(note: str) -> str:
-    return f"\\tablenote{{{note}}}\n" if note else ""
+def _note_paragraph(name: str, note: str) -> str:
+    return rf"\par\smallskip\noindent\textbf{{{name}.}} {cited(to_latex(note))}" + "\n"
+
+
+def _input(folder: str, names: Sequence[str]) -> str:
+    """Return the commands that input these figures or tables."""
+    return "".join(f"\\input{{{folder}/{name}}}\n" for name in names)
 
 
 def paper_notes(endnotes: Mapping[str, str], numbers: Mapping[str, str]) -> str:
@@ -284,23 +334,19 @@ def paper_notes(endnotes: Mapping[str, str], numbers: Mapping[str, str]) -> str:
         numbers: What the paper's figures and tables are called in it, by label.
     """
     paragraphs = [
-        rf"\paragraph{{{name} of the paper}} " + cited(to_latex(endnotes[label]))
+        _note_paragraph(f"{name} of the paper", endnotes[label])
         for label, name in numbers.items()
         if label in endnotes
     ]
-    if not paragraphs:
-        return ""
     heading = r"\section*{Notes on figures and tables of the paper}"
-    return "\n\n".join([heading, r"\begin{multicols}{2}\small", *paragraphs, r"\end{multicols}", ""])
+    return "\n".join([heading, *paragraphs]) if paragraphs else ""
 
 
-def input_tables(names: Sequence[str], long: Sequence[str]) -> str:
-    """Return commands that input tables: first the floating ones, then those in `long`."""
-    floats, long_tables = (
-        [f"\\input{{tables/{name}}}\n" for name in names if (name in long) == is_long]
-        for is_long in (False, True)
-    )
-    return "".join([*floats, *(["\\longtables{\\floatsfirst\n", *long_tables, "}\n"] if long_tables else [])])
+def input_tables(paper: Floats) -> str:
+    """Return commands that input tables: first the floating ones, then the long ones."""
+    floating = [name for name in paper.tables if name not in paper.long]
+    long = f"\\longtables{{\\floatsfirst\n{_input('tables', paper.long)}}}\n" if paper.long else ""
+    return _input("tables", floating) + long
 
 
 def means_table(cells: Table, response: Response) -> Table:
@@ -310,45 +356,37 @@ def means_table(cells: Table, response: Response) -> Table:
     return replace(cells, display=cells.display[columns], notes=cells.notes[-1:])
 
 
-def choose_contents(facts: Facts, selection: Selection, tables_by_name: Mapping[str, Table]) -> Contents:
+def choose_contents(facts: Facts, floats: Floats) -> PaperContents:
     """Return the figures and tables of the paper and of its supplement.
 
     Unless the study names the paper's tables, it has the tables that fit on a part of a page, and the main
     columns of `cells`.
     """
     choice = facts.study.paper
-    figures = choice.chosen_figures(drawn_specs(facts, selection))
-    chosen = [name for name in choice.chosen_tables() if name in selection.tables]
+    drawn = {spec.name: spec for spec in facts.figure_specs if spec.name in floats.captions}
+    chosen = [name for name in choice.chosen_tables() if name in floats.tables]
     means = None
     if choice.tables is None:
         if "cells" in chosen:
             chosen.remove("cells")
             response = RESPONSES[facts.study.response].with_currency(currency_of(facts.runs))
-            short = means_table(tables_by_name["cells"], response)
+            short = means_table(floats.tables["cells"], response)
             means = short if fits_float(short, MAX_FLOAT_ROWS) else None
-        chosen = [name for name in chosen if fits_float(tables_by_name[name], MAX_FLOAT_ROWS)]
-    paper = selection.select(figures, chosen)
-    long = [name for name in selection.tables if not fits_float(tables_by_name[name], PAGE_ROWS)]
-    landscape = [name for name in long if is_landscape(tables_by_name[name])]
-    by_name = {spec.name: spec for spec in drawn_specs(facts, paper)}
-    specs = {name: by_name[name] for name in paper.captions}
-    return Contents(paper, selection.remainder(paper), long, landscape, means, specs)
-
-
-def drawn_specs(facts: Facts, selection: Selection) -> list[FigureSpec]:
-    """Return the specs of selected figures, in the order of the study."""
-    return [spec for spec in facts.figure_specs if spec.name in selection.captions]
+        chosen = [name for name in chosen if fits_float(floats.tables[name], MAX_FLOAT_ROWS)]
+    paper = floats.select(choice.chosen_figures(list(drawn.values())), chosen)
+    specs = {name: drawn[name] for name in paper.captions}
+    return PaperContents(paper, floats.exclude(paper), means, specs)
 
 
 def assign_findings(
-    facts: Facts, paper: Selection, evidence: Evidence, answer: Answer
+    specs: Sequence[FigureSpec], evidence: Evidence, answer: Answer
 ) -> tuple[dict[str, Note], Answer]:
     """Return findings of the paper's figures, by name, and the answer.
 
     A figure of an effect in the answer has no finding; the answer's sentence refers to it instead.
     """
     findings: dict[str, Note] = {}
-    for spec in drawn_specs(facts, paper):
+    for spec in specs:
         notes = [note for note in (*answer.main, *answer.further) if "figure" not in note.facts]
         if effect := find_effect_note(spec, notes, evidence.response):
             referring = refer_to_figure(effect, spec.name)
@@ -362,114 +400,78 @@ def assign_findings(
     return findings, answer
 
 
-@dataclass(frozen=True)
-class StageOutputs:
-    """The figures and tables of a study, as its figures and tables stages wrote them.
-
-    Attributes:
-        captions: Captions of all figures, by name.
-        tables: All printed tables, by name.
-        endnotes: Endnotes of figures and tables with content, by label such as tab:cells.
-        selection: The figures and tables with content.
-    """
-
-    captions: Mapping[str, str]
-    tables: Mapping[str, Table]
-    endnotes: Mapping[str, str]
-    selection: Selection
-
-
-def read_outputs(figures: Sequence[Path], tables: Sequence[Path]) -> StageOutputs:
-    """Read captions, tables and their endnotes; the paths have no suffixes."""
-    paragraphs = {
-        stem.name: Path(f"{stem}.caption.md").read_text(encoding="utf-8").strip().split("\n\n")
-        for stem in figures
-    }
-    captions = {name: below.rstrip(".") + "." for name, (below, *_) in paragraphs.items()}
-    tables_by_name = {stem.name: read(stem) for stem in tables}
-    selection = Selection(
-        {name: caption for name, caption in captions.items() if not content.why_not_drawn(caption)},
-        [name for name, table in tables_by_name.items() if not content.why_empty(table)],
-    )
-    endnotes = {f"fig:{name}": " ".join(paragraphs[name][1:]) for name in selection.captions}
-    endnotes |= {f"tab:{name}": " ".join(tables_by_name[name].endnotes) for name in selection.tables}
-    with_text = {label: note for label, note in endnotes.items() if note}
-    return StageOutputs(captions, tables_by_name, with_text, selection)
-
-
-def compose(facts: Facts, outputs: StageOutputs) -> tuple[dict[str, str], Contents]:
-    """Return the contents of the generated files by name, and what paper and supplement show."""
-    contents = choose_contents(facts, outputs.selection, outputs.tables)
-    values = {name: table.data for name, table in outputs.tables.items()}
+def compose(
+    facts: Facts, floats: Floats, values: Mapping[str, pd.DataFrame]
+) -> tuple[dict[str, str], PaperContents]:
+    """Return the texts of the generated files by name, and what paper and supplement show."""
+    contents = choose_contents(facts, floats)
     evidence = gather_evidence(facts.study, facts.runs, values, facts.load_epochs)
     answer = answer_question(facts.study, evidence)
-    drafts = draft_texts(facts, answer, evidence)
-    findings, answer = assign_findings(facts, contents.paper, evidence, answer)
+    findings, referring = assign_findings(list(contents.specs.values()), evidence, answer)
     contents = replace(
         contents,
-        findings=findings,
-        endnotes=outputs.endnotes,
-        paper_numbers=number_paper(contents, answer, len(introduction_tables(facts)) + bool(contents.means)),
-        supplement_numbers=number_supplement(contents, bool(constant_table(facts))),
+        paper_numbers=number_paper(
+            contents, referring, len(introduction_tables(facts)) + bool(contents.means)
+        ),
+        supplement_numbers=number_supplement(contents.supplement, bool(constant_table(facts))),
     )
-    facts = replace(facts, recovers=any(note.code == "recovered" for note in answer.main))
-    return generated_files(facts, contents, answer) | drafts, contents
+    facts = replace(
+        facts,
+        paper_labels=[*contents.paper.labels, *([f"tab:{MEANS}"] if contents.means else [])],
+        supplement_numbers=contents.supplement_numbers,
+        recovers=any(note.code == "recovered" for note in answer.main),
+    )
+    files = generated_files(facts, contents, findings, referring)
+    drafts = draft_texts(facts, answer, evidence)
+    return files | {name: link(text, contents) for name, text in drafts.items()}, contents
 
 
-def write_sources(facts: Facts, figures: Sequence[Path], all_tables: Sequence[Path], out: Path) -> None:
+def write_sources(facts: Facts, figure_stems: Sequence[Path], table_stems: Sequence[Path], out: Path) -> None:
     """Write all generated files into `out`, and copy figures and tables there.
 
     Args:
         facts: The facts of the study.
-        figures: The study's figures, without suffixes.
-        all_tables: The study's printed tables, without suffixes.
+        figure_stems: The study's figures, without suffixes.
+        table_stems: The study's printed tables, without suffixes.
         out: The paper's folder.
 
     Raises:
         InputError: If main.tex has another LaTeX class than the study's paper.
     """
     document.check_class(out / "main.tex", facts.study.paper.class_name)
-    outputs = read_outputs(figures, all_tables)
-    files, contents = compose(facts, outputs)
-    _write_texts(files, contents, out)
-    _copy_figures(figures, outputs, out / "figures")
-    _copy_tables(all_tables, contents, out / "tables")
+    captions = {stem.name: read_caption(stem) for stem in figure_stems}
+    read_tables = {stem.name: tables.read(stem) for stem in table_stems}
+    floats = Floats(
+        {name: caption for name, caption in captions.items() if not content.why_not_drawn(caption)},
+        {name: table for name, table in read_tables.items() if not content.why_empty(table)},
+    )
+    values = {name: table.data for name, table in read_tables.items()}
+    files, contents = compose(facts, floats, values)
+    # Snakemake expects a file for each figure.
+    files |= {
+        f"figures/{name}.tex": f"% {' '.join(caption.split())}\n"
+        for name, caption in captions.items()
+        if name not in floats.captions
+    }
+    for name, text in files.items():
+        write_text(out / name, GENERATED_HEADER + text)
+    for stem in figure_stems:
+        with written_whole(out / "figures" / f"{stem.name}.pdf") as partial:
+            shutil.copyfile(f"{stem}.pdf", partial)
+    for stem in table_stems:
+        text = cited(Path(f"{stem}.tex").read_text(encoding="utf-8"))
+        in_supplement = stem.name in contents.supplement.tables
+        write_text(out / "tables" / f"{stem.name}.tex", link(text, contents, in_supplement))
     datasets = {name: find_dataset(name) for name in facts.runs["dataset"].unique()}
     write_text(out / "references.bib", references({name: entry for name, entry in datasets.items() if entry}))
 
 
-def _write_texts(files: Mapping[str, str], contents: Contents, out: Path) -> None:
-    """Write texts, with references to the figures and tables of the document that each belongs to."""
-    in_supplement = {"supplement.tex", *(f"figures/{name}.tex" for name in contents.supplement.captions)}
-    for name, text in files.items():
-        write_text(out / name, GENERATED_HEADER + _refer(text, contents, name in in_supplement))
-
-
-def _refer(text: str, contents: Contents, in_supplement: bool) -> str:
+def link(text: str, contents: PaperContents, in_supplement: bool = False) -> str:
     """Return text with references to figures and tables, and names for those of the other document."""
     if in_supplement:
         elsewhere = {label: f"{name} of the paper" for label, name in contents.paper_numbers.items()}
         return link_names(text, contents.supplement.labels, elsewhere)
     return link_names(text, contents.paper.labels, contents.supplement_numbers)
-
-
-def _copy_figures(figures: Sequence[Path], outputs: StageOutputs, folder: Path) -> None:
-    """Copy all figures, and write a comment in place of the LaTeX of those without content."""
-    for stem in figures:
-        if stem.name not in outputs.selection.captions:  # Snakemake expects a file for each
-            caption = outputs.captions[stem.name].replace("\n", " ")
-            write_text(folder / f"{stem.name}.tex", f"{GENERATED_HEADER}% {caption}\n")
-        with written_whole(folder / f"{stem.name}.pdf") as partial:
-            shutil.copyfile(f"{stem}.pdf", partial)
-
-
-def _copy_tables(tables: Sequence[Path], contents: Contents, folder: Path) -> None:
-    """Copy all tables, with references to the figures and tables of their document."""
-    for stem in tables:
-        text = cited(Path(f"{stem}.tex").read_text(encoding="utf-8"))
-        write_text(
-            folder / f"{stem.name}.tex", _refer(text, contents, stem.name in contents.supplement.tables)
-        )
 
 
 def main(
@@ -521,7 +523,6 @@ def main(
         figure_specs=specs,
         load_epochs=lambda: records.epochs,
         state=State.from_json(checkout),
-        paper_tables=[stem.name for stem in tables],
     )
     write_sources(facts, stems, tables, out)
     anonymizer = build_anonymizer(facts.study, facts.site, facts.runs, tables)

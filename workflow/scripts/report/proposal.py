@@ -49,7 +49,7 @@ from plan.campaign import Campaign, load_merged_config, measured_campaign
 from prediction.predictors import load_records
 from report import content, document, pdf
 from report.anonymous import build_anonymizer
-from report.latex import figure, to_latex
+from report.latex import figure_environment, to_latex
 from report.request import (
     COUNTS,
     Question,
@@ -310,7 +310,7 @@ def to_document(blocks: Sequence[str | Table], caption: str, study: Study) -> st
         if isinstance(block, Table):
             texts.append(tables.latex(block, f"tab:{number}"))
         elif block == "FIGURE":
-            texts += [figure(FIGURE_NAME, caption).replace("figures/", "")] if caption else []
+            texts += [figure_environment(FIGURE_NAME, caption).replace("figures/", "")] if caption else []
         else:
             mark, _, heading = block.partition(" ")
             commands = {"#": "title", "##": "section"}

@@ -20,7 +20,14 @@ from report.latex import see, to_latex
 SCALING = "Scaling"
 HEADINGS = {"framework": "Frameworks", ACCUMULATION: "Accumulation", **dict.fromkeys(SIZE_FACTORS, SCALING)}
 # Factors of notes that do not name one, by the note's code.
-FACTORS = {"recovered": ACCUMULATION, ACCURACY: ACCUMULATION}
+FACTORS = {"recovered": ACCUMULATION, "saved-all-reduces": ACCUMULATION, ACCURACY: ACCUMULATION}
+# Labels of the tables with the numbers of notes and findings, by their code.
+TABLES_OF_NOTES: Mapping[str, Sequence[str]] = {
+    "open-comparisons": ["tab:effects"],
+    "saved-all-reduces": ["tab:decomposition"],
+    "warm-up": ["tab:useful_time"],
+    "speedup-range": ["tab:speedup"],
+}
 OTHER_FACTORS = "Other factors"
 OTHER_RESULTS = "Further results"
 OVERVIEWS = ("overview", "heat_map")  # kinds of figures that show all cells
@@ -47,28 +54,28 @@ def write_results(
 ) -> str:
     """Return the answer in sentences under a heading per factor, then each figure with its finding."""
     preamble, sections = arrange_sections(figures, answer)
-    first, *further_notes = [str(note) for note in preamble.notes] or [""]
+    first = str(preamble.notes[0]) if preamble.notes else ""
     if any(finding.code == "epoch-time-range" for finding in findings.values()):
         first = end_sentence(first.partition("; ")[0])  # The finding names the best cell.
     usable = to_latex(conditions.usable_runs_note(facts.runs))
     stated = {note.facts.get("figure") for note in (*answer.main, *answer.further)}
 
     def discuss(names: Sequence[str]) -> list[str]:
-        return [_discuss(name, findings.get(name)) for name in names if name not in stated]
+        return [_discuss(facts, name, findings.get(name)) for name in names if name not in stated]
 
     paragraphs = [
         *_inputs(preamble.figures),
         *filter(None, [to_latex(first)]),
-        usable + facts.see(MEANS, " Means of all cells are in ", "."),
+        usable + facts.see(f"tab:{MEANS}", before=" Means of all cells are in ", after="."),
         *discuss(preamble.figures),
-        *map(to_latex, further_notes),
+        *(_refer(facts, note) for note in preamble.notes[1:]),
         *([to_latex(answer.reading)] if answer.reading else []),
     ]
     for heading, section in sections.items():
         paragraphs += [
             *_inputs(section.figures),  # a figure across the page appears on the next page at the earliest
             *([rf"\subsection{{{to_latex(heading)}}}"] if len(sections) > 1 else []),
-            *(_refer(note) for note in section.notes),
+            *(_refer(facts, note) for note in section.notes),
             *discuss(section.figures),
         ]
     return "\n\n".join(paragraphs) + "\n"
@@ -117,19 +124,24 @@ def _significant_share(notes: Iterable[Note]) -> float:
     return next((facts["significant"] / facts["tested"] for facts in counted), 0.0)
 
 
-def _refer(note: Note) -> str:
-    """Return a note of the answer with the reference to its figure, if it has one."""
-    figure = note.facts.get("figure")
-    return to_latex(note).replace(FIGURE_REFERENCE, see("fig", figure)) if figure else to_latex(note)
+def _refer(facts: Facts, note: Note) -> str:
+    """Return a note of the answer with references to its figure and to the table with its numbers."""
+    text, figure = to_latex(note), note.facts.get("figure")
+    if figure:
+        return text.replace(FIGURE_REFERENCE, see("fig", figure))
+    factor_figure = [f"fig:by_{note.facts['factor']}"] if note.code == "effect" else []
+    references = facts.see(*TABLES_OF_NOTES.get(note.code, factor_figure))
+    return f"{text.removesuffix('.')}{references}." if references else text
 
 
 def _inputs(names: Sequence[str]) -> list[str]:
     return [rf"\input{{figures/{name}}}" for name in names]
 
 
-def _discuss(name: str, finding: Note | None) -> str:
+def _discuss(facts: Facts, name: str, finding: Note | None) -> str:
     """Return the finding of a figure, or a reminder to the author to write one."""
     reference = see("fig", name)
     if not finding:
         return rf"\tobewritten{{what {reference} shows.}}"
+    reference += facts.see(*TABLES_OF_NOTES.get(finding.code, ()), before=", ", after="")
     return to_latex(finding).replace(FIGURE_REFERENCE, reference)

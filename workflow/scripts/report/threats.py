@@ -19,7 +19,7 @@ MIN_EPOCHS = 50
 MAX_WARNINGS = 5  # Most warnings of libraries that are quoted.
 
 
-def threats(facts: Facts) -> str:
+def write_threats(facts: Facts) -> str:
     """Return the list of threats to validity in LaTeX."""
     return items(threat_notes(facts))
 

@@ -306,8 +306,23 @@ class _Curves:
         """Panels and responses whose series all agree, so that a black curve stands for all of them."""
         return {key for key, groups in self.groups.items() if _is_single_group(groups)}
 
-    def are_equal(self, panel: int, second_panel: int) -> bool:
-        """Return whether the curves that all series of a panel share are those of another panel."""
+    @cached_property
+    def distinct_panels(self) -> list[list[int]]:
+        """The panels, in lists of those whose series all share the same curves, which are drawn once."""
+        groups: list[list[int]] = []
+        for panel in range(len(self.by_panel)):
+            equal = (group for group in groups if self._are_equal(group[0], panel))
+            if (group := next(equal, None)) is None:
+                groups.append([panel])
+            else:
+                group.append(panel)
+        return groups
+
+    def _are_equal(self, panel: int, second_panel: int) -> bool:
+        """Return whether all series of two panels share the same curves."""
+        keys = {(number, response) for number in (panel, second_panel) for response in self.responses}
+        if not keys <= self.common:
+            return False
         columns = ["x", *self.responses]
         first, second = (
             np.array([self._by_epoch(number, column, "mean").mean(axis=1) for column in columns])
@@ -396,7 +411,6 @@ def draw(records: Records, spec: FigureSpec) -> tuple[Figure, captions.Caption]:
         LOGARITHMIC_NOTE if curves.x_scale.logarithmic else "",
         SHIFTED_NOTE if is_shifted else "",
         endnotes=[
-            _equal_panels_note(curves),
             quantity.explanation,
             x_axis.explanation,
             COMMON_CURVES_EXPLAINED if curves.has_shared else "",
@@ -457,36 +471,25 @@ def _distance_notes(curves: _Curves) -> list[str]:
     return notes
 
 
-def _equal_panels_note(curves: _Curves) -> str:
-    """Return which panels have equal black curves of each response; "" for none."""
-    equal: list[list[int]] = []
-    for panel in range(len(curves.by_panel)):
-        if all((panel, response) in curves.common for response in curves.responses):
-            group = next((group for group in equal if curves.are_equal(group[0], panel)), None)
-            if group is None:
-                equal.append([panel])
-            else:
-                group.append(panel)
-    names = [
-        " and ".join(treatment_text(curves.view.panel_levels[panel]) for panel in group)
-        for group in equal
-        if len(group) > 1
-    ]
-    text = f"Panels with equal curves: {'; '.join(names)}."
-    return Note("equal-panels", text, panels=names) if names else ""
-
-
 def _draw_panels(curves: _Curves) -> Figure:
-    """Draw a panel of training above one of validation for each combination of factors."""
+    """Draw a panel of training above one of validation for each combination of factors.
+
+    Combinations with equal curves share a panel, whose title has all of them.
+    """
     view, quantity, responses, x_scale = curves.view, curves.quantity, list(curves.responses), curves.x_scale
-    panel_levels = view.panel_levels
+    panel_levels = [view.panel_levels[panel] for panel, *_ in curves.distinct_panels]
     is_small = len(panel_levels) > LARGE_PANELS
     max_columns, panel_in = (
         (SMALL_GRID_COLUMNS, SMALL_PANEL_INCHES) if is_small else (panels.MAX_GRID_COLUMNS, PANEL_INCHES)
     )
     characters = SMALL_TITLE_CHARACTERS if is_small else panels.TITLE_CHARACTERS
     n_bands, n_columns, width = panels.layout(len(panel_levels), max_columns)
-    pair_in = len(responses) * panel_in + panels.titles_height(panel_levels, characters)
+    titles = [
+        "\n= ".join(panels.panel_title(view.panel_levels[panel], characters) for panel in group)
+        for group in curves.distinct_panels
+    ]
+    title_rows = max(text.count("\n") + 1 if text else 0 for text in titles)
+    pair_in = len(responses) * panel_in + panels.TITLE_ROW_INCHES * title_rows
     common_handle = Line2D([], [], label=f"all {view.series_plural}", **COMMON_CURVE)
     further_handles = [common_handle] if curves.common else []
     names = [series.name for series in curves.coloured]
@@ -504,8 +507,8 @@ def _draw_panels(curves: _Curves) -> Figure:
         cells = {cell for levels in band_levels for cell in selection.rows_at(view.ok, levels)["cell"]}
         for row, response in enumerate(responses):
             _set_y_axis(axes[band * len(responses) + row, 0], quantity, curves.epochs, response, cells)
-    for panel, levels in enumerate(panel_levels):
-        band, column = divmod(panel, n_columns)
+    for place, (levels, (panel, *_)) in enumerate(zip(panel_levels, curves.distinct_panels, strict=True)):
+        band, column = divmod(place, n_columns)
         for row, response in enumerate(responses):
             ax = axes[band * len(responses) + row, column]
             ax.set_axis_on()
@@ -516,10 +519,10 @@ def _draw_panels(curves: _Curves) -> Figure:
             if not ax.lines:
                 panels.write_remark(ax, view.absence_reason(selection.rows_at(view.runs, levels)), 24)
             if row == 0:
-                ax.set_title(panels.panel_title(levels, characters))
+                ax.set_title(titles[place])
             if column == 0:
                 ax.set_ylabel(f"{quantity.responses[response]}\n{quantity.label}")
-            is_last = row == len(responses) - 1 and panel + n_columns >= len(panel_levels)
+            is_last = row == len(responses) - 1 and place + n_columns >= len(panel_levels)
             ax.tick_params(labelbottom=is_last)
             ax.grid(True)
             _set_x_ticks(ax, curves, is_small=is_small)

@@ -244,7 +244,7 @@ def _estimate_note(estimate_excess: Mapping[str, float]) -> str:
         return ""
     excess = 100 * (max(estimate_excess.values()) - 1)
     error = f", up to {excess:.0f} % too high" if excess >= 1 else ""
-    text = f"Dotted: estimate without waiting or contention{error}."
+    text = f"Dotted: modelled without waiting or contention{error}."
     return Note("estimate-drawn", text, ratios=dict(estimate_excess))
 
 
