@@ -19,10 +19,10 @@ from declared.site import load_site
 from declared.study import load_study
 from plan.design import plan_design
 from prediction import crossover, hybrid, what_if
-from prediction.columns import law_columns
 from prediction.inputs import measured_cells
+from prediction.law_rows import law_rows
 from prediction.message_times import CollectiveBenchmark, benchmark_points, rate_text
-from prediction.study import StudyPredictor
+from prediction.study_predictor import StudyPredictor
 from strategies import simulated
 from strategies.measured import load_measurements
 from support.pages import CAMPAIGNS as CAMPAIGNS_PAGE
@@ -252,7 +252,7 @@ def by_strategy() -> pd.DataFrame:
     """Return the four-node cells of strategies-virtual with seconds in messages and in computation."""
     cells, network = measured_cells(records(STRATEGIES), include_meshes=True), benchmark_of(STRATEGIES)
     four_nodes = cells[cells["nodes"] == 4].reset_index(drop=True)
-    messages_s = law_columns(four_nodes, network)["message_s"] * four_nodes["n_allreduces"]
+    messages_s = law_rows(four_nodes, network)["message_s"] * four_nodes["n_allreduces"]
     predicted = StudyPredictor(cells[cells["nodes"] == 1], network).predict(four_nodes).seconds
     return four_nodes.assign(messages_s=messages_s, computed_s=predicted - messages_s)
 

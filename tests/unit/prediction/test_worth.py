@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from analysis.intervals import Estimate
-from prediction import law, predictors, projection, projection_table, worth
+from prediction import law, measured_study, numbers_predictor, projection, projection_table, worth
 from prediction.curves import hypothetical_cells, node_counts, predict_curves
 from prediction.question import GIGABIT_BYTES
 from support import known_physics as synthetic
@@ -24,7 +24,7 @@ def ask(*options, parameters="1e9"):
 
 
 def scaling(*options, nodes=256, parameters="1e9"):
-    study_law, cases = predictors.predictor_of_numbers(ask(*options, parameters=parameters), None)
+    study_law, cases = numbers_predictor.predictor_of_numbers(ask(*options, parameters=parameters), None)
     cells = hypothetical_cells(cases, [GIGABIT_BYTES * 100], node_counts(nodes))
     return worth.joint_scaling(study_law, predict_curves(study_law, cells))
 
@@ -91,7 +91,7 @@ def test_errors_that_all_counts_share_cancel_in_a_gain(informed):
 
 def test_contradicting_cells_have_finite_bands(monkeypatch):
     """A study can have cells that no law fits, whereas such numbers of a user are refused."""
-    monkeypatch.setattr(predictors, "MAX_MISFIT", math.inf)
+    monkeypatch.setattr(numbers_predictor, "MAX_MISFIT", math.inf)
     contradicting = scaling("--measured", "1x8=0.84", "2x8=0.001")
     assert (
         np.isfinite(contradicting.law.covariance(contradicting.cells)).all()
@@ -225,7 +225,7 @@ def test_strong_scaling_is_limited_by_small_batches(tmp_path):
 
 
 def test_forecast_of_a_campaign(campaigns):
-    study = predictors.load_measured_study(campaigns / "prediction-virtual")
+    study = measured_study.load_study_folder(campaigns / "prediction-virtual")
     priced = replace(study, runs=study.runs.assign(price_per_node_hour=3.0, currency="EUR"))
     rows = projection.predict_cases(priced, 24)
     assert set(rows["batch_size"]) == {32, 64, 128} and set(rows["rate"]) == {1.25e8}
@@ -239,7 +239,7 @@ def test_forecast_of_a_campaign(campaigns):
 
 
 def test_stated_price_comes_before_that_of_the_study(campaigns):
-    study = predictors.load_measured_study(campaigns / "prediction-virtual")
+    study = measured_study.load_study_folder(campaigns / "prediction-virtual")
     priced = replace(study, runs=study.runs.assign(price_per_node_hour=3.0, currency="EUR"))
     options = ["--from", str(campaigns / "prediction-virtual"), "--rate", "1", "--nodes", "8", "--price", "5"]
     curves = projection.project_scaling(parse_question(*options), priced).curves
@@ -248,7 +248,7 @@ def test_stated_price_comes_before_that_of_the_study(campaigns):
 
 
 def test_forecast_of_a_cell_has_its_own_links(campaigns):
-    study = predictors.load_measured_study(campaigns / "prediction-virtual")
+    study = measured_study.load_study_folder(campaigns / "prediction-virtual")
     cell = study.predictor.cells[study.predictor.cells["nodes"] == 6].iloc[0]
     (row,) = projection.predict_cases(study, 24, cell=cell["cell"]).to_dict("records")
     assert (row["rate"], row["batch_size"]) == (cell["rate"], cell["batch_size"])
@@ -261,7 +261,7 @@ def test_forecast_of_a_cell_has_its_own_links(campaigns):
 )
 def test_divided_models_of_imports_are_projected(campaigns, name, n_cases, treatment):
     """Shards and tensor parallelism of models that are not registered scale at the links they had."""
-    study = predictors.load_measured_study(campaigns / "public" / name)
+    study = measured_study.load_study_folder(campaigns / "public" / name)
     rows = projection.predict_cases(study, 64)
     assert len(rows) == n_cases and rows["treatment"].str.contains(treatment).any()
     assert set(rows["rate"]) == set(study.runs["bandwidth_bytes_s"].dropna())

@@ -21,7 +21,7 @@ from prediction.held_out import EMULATED
 from prediction.inputs import PARALLELISM_FACTORS, measured_cells, planned_cells
 from prediction.message_times import CollectiveBenchmark, rate_text, read_benchmark
 from prediction.question import GIGABIT_BYTES, RATES
-from prediction.study import StudyPredictor
+from prediction.study_predictor import StudyPredictor
 
 TITLE = "Which strategy is fastest, by the rate of the links"
 NOTHING_TO_COMPARE = Note(

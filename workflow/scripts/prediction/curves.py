@@ -8,7 +8,7 @@ import pandas as pd
 from analysis.level_words import treatment_text
 from analysis.records import levels_in_order, treatments
 from declared.factors import is_custom
-from prediction.study import StudyPredictor
+from prediction.study_predictor import StudyPredictor
 
 FACTORS = ["framework", "device", "model", "dataset", "treatment", "batch_size"]
 CURVE = [*FACTORS, "rate"]

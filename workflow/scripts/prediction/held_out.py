@@ -3,8 +3,8 @@
 The folds hold out the largest number of nodes, the two largest, each batch size, each link rate, each
 strategy with model parallelism, and two corners: cells that are extreme in all factors are predicted from
 cells that are extreme in none. Collective benchmarks at held-out node counts or rates are not used either. A
-second CSV has every prediction. Bands are the law's own (`StudyPredictor.predict`); scaling projections limit
-them by ideal scaling (`predictors.load_records`).
+second CSV has every prediction. Bands are the law's own (`StudyPredictor.predict`). The docstring of
+prediction.projection says how scaling projections differ.
 """
 
 import math

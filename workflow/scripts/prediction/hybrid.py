@@ -28,7 +28,7 @@ from common.options import run_program
 from common.schemas import schema
 from common.tables import read_table
 from declared.factors import fixed_shares
-from prediction.study import cells_with_costs
+from prediction.study_predictor import cells_with_costs
 from ranks.worker.sampling import divide_step
 
 TITLE = "Does adding a slower device pay? Predicted and measured epoch times of heterogeneous ranks"

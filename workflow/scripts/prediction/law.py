@@ -59,12 +59,12 @@ To add a term of F:
    NaN excludes all forms with it. Multiply by c, if it depends on it, in `Terms.design_matrix`.
 3. If it depends on a rate that can be unknown, let `_fill_unknown_links` fill it in.
 4. Add the numbers of a cell that it needs to COLUMNS, or to OPTIONAL with a default. They come from
-   `columns.law_columns`, which takes them from `inputs.measured_cells` and `inputs.planned_cells`
+   `columns.law_rows`, which takes them from `inputs.measured_cells` and `inputs.planned_cells`
    (`LAW_INPUTS` and `_describe`). These read runs.csv, which only has the columns in
    config/schemas/runs.schema.yaml. `records.run_rows.planned_row` fills them from the site or the levels
    (declared/site.py).
-5. Cells that are not measured by Ringside need the numbers as well: `predictors.predictor_of_numbers`, with
-   an option in `question.ScalingQuestion`, and importers/cells.py.
+5. Cells that are not measured by Ringside need the numbers as well: `numbers_predictor.predictor_of_numbers`,
+   with an option in `question.ScalingQuestion`, and importers/cells.py.
 """
 
 import math
@@ -405,7 +405,7 @@ class StepPrediction:
 
 @dataclass(frozen=True)
 class StepLaw:
-    """The law of one series (prediction.study), fitted to its cells at several scales.
+    """The law of one series (prediction.study_predictor), fitted to its cells at several scales.
 
     Attributes:
         cells: Measured cells with COLUMNS; the column `n` is the number of runs.

@@ -22,7 +22,7 @@ from common.notes import Note
 from declared.factors import factor_names
 from prediction import compared_models
 from prediction.message_times import CollectiveBenchmark
-from prediction.study import Prediction, StudyPredictor
+from prediction.study_predictor import Prediction, StudyPredictor
 
 PROGRAM = Path(__file__).with_name("extra_p.py")
 # Extra-P breaks ties between equally good models by rounding errors, which differ between processors.

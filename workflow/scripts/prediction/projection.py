@@ -2,6 +2,11 @@
 
 The projection uses a study's cells and its collective benchmark, if there is one, or numbers alone
 (prediction.question). figures.kinds.projection draws it, ringside.predicting shows it on a terminal.
+
+The validation of the law (prediction.held_out) differs in three ways: it predicts all meshes, not only those
+that nodes can be added to (`measured_study.load_study_tables`); its benchmark has corrections for measured
+scales, where that of the projection is smooth; and its bands are not limited by ideal scaling
+(`curves.predict_curves`), because it counts how many measurements are in the bands of the law itself.
 """
 
 import math
@@ -30,8 +35,9 @@ from prediction.curves import (
     study_cases,
     summarize_curve,
 )
+from prediction.measured_study import MeasuredStudy, load_study_folder, load_study_tables
 from prediction.message_times import rate_text
-from prediction.predictors import MeasuredStudy, load_measured_study, load_records, predictor_of_numbers
+from prediction.numbers_predictor import predictor_of_numbers
 from prediction.projection_notes import (
     EXTRAPOLATED,
     LIMITED_BY_DATA,
@@ -44,7 +50,7 @@ from prediction.projection_notes import (
 )
 from prediction.projection_table import curves_table
 from prediction.question import GIGABIT_BYTES, MAX_NODES, RATES, ScalingQuestion
-from prediction.study import StudyPredictor
+from prediction.study_predictor import StudyPredictor
 
 MAX_SENTENCES = 6
 
@@ -86,9 +92,9 @@ def project_scaling(
         InputError: If the study's records cannot be read, or `predictor_of_numbers` refuses the numbers.
     """
     if study is None and question.folder:
-        study = load_measured_study(question.folder)
+        study = load_study_folder(question.folder)
     if question.scales or study is None:
-        predictor, cases = predictor_of_numbers(question, study)
+        predictor, cases = predictor_of_numbers(question, study and study.predictor.benchmark)
         has_sample_count = True
     else:
         predictor, cases = study.predictor, study_cases(study.predictor.cells)
@@ -188,7 +194,7 @@ def predict_cases(study: MeasuredStudy, nodes: int, cell: str = "") -> pd.DataFr
     """Predict the cases of a study on a number of nodes, with the links that were measured.
 
     Args:
-        study: The measured study (`load_measured_study`).
+        study: The measured study (`load_study_folder`).
         nodes: The number of nodes in question.
         cell: Predict the case of this cell alone; "": all cases.
 
@@ -220,7 +226,7 @@ def main(*, runs: Path, network: Path | None = None, out: Path) -> None:
         network: network.csv of the study, if there is a collective benchmark
         out: files of the table to write, without their suffix; the curves are written to OUT_curves.csv
     """
-    projection = project_scaling(ScalingQuestion(), load_records(runs, network))
+    projection = project_scaling(ScalingQuestion(), load_study_tables(runs, network))
     tables.write(projection.table, out)
     tables.write_csv(curve_columns(projection.curves), out.with_name(f"{out.name}_curves.csv"))
 

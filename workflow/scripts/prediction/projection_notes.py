@@ -6,8 +6,8 @@ from analysis import conditions
 from analysis.records import successful
 from common.notes import Note
 from prediction.inputs import heterogeneous_note
+from prediction.measured_study import MeasuredStudy
 from prediction.message_times import rate_text
-from prediction.predictors import MeasuredStudy
 from prediction.question import ScalingQuestion
 
 NOTHING_TO_PREDICT = Note(

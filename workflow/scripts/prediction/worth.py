@@ -28,7 +28,7 @@ from numpy.typing import NDArray
 from analysis import intervals
 from analysis.intervals import Estimate
 from prediction.law import BAND_PROBABILITY, Array, StepLaw, Z
-from prediction.study import StudyPredictor
+from prediction.study_predictor import StudyPredictor
 
 MIN_DOUBLING_GAIN = 0.7  # Share of the ideal gain that a doubling of nodes needs to be worth it.
 N_DRAWS = 999

@@ -26,7 +26,7 @@ from analysis.speedup import baseline_cells
 from common.errors import InputError, check_range
 from common.run_status import NO_RECORD_STATUSES
 from common.text import alternatives
-from prediction.predictors import MeasuredStudy
+from prediction.measured_study import MeasuredStudy
 from prediction.projection import predict_cases
 
 UNKNOWN = Estimate(math.nan)

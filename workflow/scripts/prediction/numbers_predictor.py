@@ -1,78 +1,40 @@
-"""What a scaling projection is fitted to: the cells of a measured study, or cells made from numbers alone."""
+"""A predictor that is fitted to numbers alone: the size of a model, and the time of a few optimizer steps."""
 
 import math
-from dataclasses import dataclass
-from pathlib import Path
 
 import numpy as np
 import pandas as pd
 
-from analysis.records import read_timing_runs, with_batch_numbers
 from common.errors import InputError
-from common.tables import stored_file
 from common.text import alternatives
 from declared.datasets import load_dataset
 from declared.factors import factor_names
 from declared.mesh import PLAIN
 from declared.models import model_graph, model_names
 from models.graph import BYTES
-from prediction.inputs import can_add_nodes, exclusion_note, is_heterogeneous, measured_cells, uses_mesh
-from prediction.message_times import CollectiveBenchmark, rate_text, read_benchmark
+from prediction.message_times import CollectiveBenchmark, rate_text
 from prediction.question import DEFAULT_FRAMEWORK, GIGABIT_BYTES, ScalingQuestion
-from prediction.study import StudyPredictor
+from prediction.study_predictor import StudyPredictor
 
 MAX_MISFIT = 2.0  # Largest factor between a given time and the law that is fitted to the given times.
 
 
-@dataclass(frozen=True)
-class MeasuredStudy:
-    """A study's runs, and the predictor that is fitted to its cells and collective benchmark."""
-
-    runs: pd.DataFrame
-    predictor: StudyPredictor
-
-    @property
-    def exclusion_note(self) -> str:
-        """A note on the cells that the predictor does not use, "" if there are none."""
-        is_used_mesh = uses_mesh(self.runs) & self.runs["cell"].isin(self.predictor.cells["cell"])
-        return exclusion_note(self.runs[~is_used_mesh])
-
-
-def load_measured_study(folder: Path) -> MeasuredStudy:
-    """Read the study that has its records, runs.csv and network.csv, in `folder`."""
-    network = folder / "network.csv"
-    return load_records(folder / "runs.csv", network if stored_file(network).exists() else None)
-
-
-def load_records(runs_csv: Path, network_csv: Path | None) -> MeasuredStudy:
-    """Read runs and benchmarks, and return the study for scaling projections.
-
-    This differs from the validation (prediction.held_out) in three ways. Meshes are used only if nodes can be
-    added to them. The benchmark is smooth (`CollectiveBenchmark.smooth`), because curves pass through
-    measured and unmeasured numbers of nodes. And bands are limited by ideal scaling
-    (`curves.predict_curves`): the validation prints how many measurements are in the wider bands without this
-    limit.
-    """
-    runs = with_batch_numbers(read_timing_runs(runs_csv))
-    cells = measured_cells(runs[~is_heterogeneous(runs)], include_meshes=True)
-    cells = cells[~cells["uses_mesh"] | can_add_nodes(cells)].reset_index(drop=True)
-    return MeasuredStudy(runs, StudyPredictor(cells, read_benchmark(network_csv, cells).smooth()))
-
-
 def predictor_of_numbers(
-    question: ScalingQuestion, study: MeasuredStudy | None
+    question: ScalingQuestion, benchmark: CollectiveBenchmark | None
 ) -> tuple[StudyPredictor, pd.DataFrame]:
     """Return the predictor that is fitted to the numbers of a question, and the one case that they describe.
 
-    Messages take the time of the study's collective benchmark, if a study is given.
+    Args:
+        question: A question with measured steps.
+        benchmark: The collective benchmark of the study that the question names, which times messages; None:
+            the question names no study.
 
     Raises:
         InputError: If the model is unknown, the framework was not benchmarked, or the scales contradict each
             other.
     """
-    benchmark = study.predictor.benchmark if study else CollectiveBenchmark()
     framework, device = question.framework or DEFAULT_FRAMEWORK, "site"
-    if study:
+    if benchmark is not None:
         benchmarked = benchmark.framework_devices
         names = sorted({name for name, _ in benchmarked})
         framework = question.framework or (names[0] if len(names) == 1 else DEFAULT_FRAMEWORK)
@@ -100,7 +62,7 @@ def predictor_of_numbers(
         n_allreduces=n_allreduces, epoch_time_s=scales["optimizer_step_s"] * n_allreduces,
     )  # fmt: skip
     cells = cells.assign(**{name: None for name in factor_names() if name not in cells})
-    predictor = StudyPredictor(cells, benchmark)
+    predictor = StudyPredictor(cells, benchmark or CollectiveBenchmark())
     _check_scales(question, predictor.predict(cells).seconds / n_allreduces.to_numpy())
     return predictor, cells.iloc[[-1]]
 

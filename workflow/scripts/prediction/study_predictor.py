@@ -20,7 +20,6 @@ from common.notes import Note
 from common.text import join_words
 from declared.factors import MODEL_AND_DATASET, factor_names
 from declared.models import find_graph
-from prediction.columns import is_unknown_mesh, law_columns
 from prediction.inputs import PARALLELISM_FACTORS, WITHIN_SERIES_FACTORS, measured_cells
 from prediction.law import (
     BACKWARD_SHARE,
@@ -33,6 +32,7 @@ from prediction.law import (
     predict_steps,
     split_by_devices_per_node,
 )
+from prediction.law_rows import is_unknown_mesh, law_rows
 from prediction.message_times import CollectiveBenchmark, benchmark_points, message_rule
 
 
@@ -60,7 +60,7 @@ class SeriesPart(NamedTuple):
 
     Attributes:
         rows: Positions of these cells in the table that was split.
-        measured: Measured cells that inform them, in the law's columns (`law_columns`).
+        measured: Measured cells that inform them, in the law's columns (`law_rows`).
         new: The cells to predict, in the same columns.
     """
 
@@ -163,8 +163,8 @@ class StudyPredictor:
             key = tuple(levels[name] for name in ["framework", "device", *self.computation_factors])
             baseline_key = (levels["baseline"], *key[1:])
             share = self.update_shares.get(key, self.update_shares.get(baseline_key, 0.0))
-            measured = law_columns(self.informing_cells(levels), self.benchmark, share)
-            new = law_columns(cells.iloc[rows], self.benchmark, share)
+            measured = law_rows(self.informing_cells(levels), self.benchmark, share)
+            new = law_rows(cells.iloc[rows], self.benchmark, share)
             measured, is_unknown = measured[~is_unknown_mesh(measured)], is_unknown_mesh(new)
             if len(measured) and not is_unknown.all():
                 yield SeriesPart(rows[~is_unknown], measured, new[~is_unknown])
@@ -248,7 +248,7 @@ def cells_with_costs(runs: pd.DataFrame, network: pd.DataFrame) -> pd.DataFrame:
     predictor = StudyPredictor(cells, CollectiveBenchmark(benchmark_points(network)))
     rows = [predictor.fit_device_computation(row) for row in cells.to_dict("records")]
     cells[list(Computation._fields)] = np.array(rows).reshape(-1, len(Computation._fields))
-    message_s = law_columns(cells, predictor.benchmark)["message_s"]
+    message_s = law_rows(cells, predictor.benchmark)["message_s"]
     return cells.assign(message_s=message_s.where(cells["n_devices"] > 1, 0.0))
 
 

@@ -19,9 +19,7 @@ from prediction.message_times import CollectiveBenchmark, ideal_seconds, message
 SMALL_MESSAGE_BYTES = 8.0  # Size of additional messages, which have no gradients.
 
 
-def law_columns(
-    cells: pd.DataFrame, benchmark: CollectiveBenchmark, update_share: float = 0.0
-) -> pd.DataFrame:
+def law_rows(cells: pd.DataFrame, benchmark: CollectiveBenchmark, update_share: float = 0.0) -> pd.DataFrame:
     """Return cells in the columns of `prediction.law`.
 
     Args:
@@ -63,7 +61,7 @@ def law_columns(
 
 
 def is_unknown_mesh(columns: pd.DataFrame) -> np.ndarray:
-    """Return which cells of `law_columns` have a simulated step with a message of unknown time."""
+    """Return which cells of `law_rows` have a simulated step with a message of unknown time."""
     is_unknown = columns["message_s"].isna() & columns["hierarchical_s"].isna()
     return (columns["has_simulated_step"] & is_unknown).to_numpy(bool)
 
