@@ -252,7 +252,7 @@ def by_strategy() -> pd.DataFrame:
     """Return the four-node cells of strategies-virtual with seconds in messages and in computation."""
     cells, network = measured_cells(records(STRATEGIES), include_meshes=True), benchmark_of(STRATEGIES)
     four_nodes = cells[cells["nodes"] == 4].reset_index(drop=True)
-    messages_s = law_rows(four_nodes, network)["message_s"] * four_nodes["n_allreduces"]
+    messages_s = law_rows(four_nodes, network)["benchmarked_messages_s"] * four_nodes["n_allreduces"]
     predicted = StudyPredictor(cells[cells["nodes"] == 1], network).predict(four_nodes).seconds
     return four_nodes.assign(messages_s=messages_s, computed_s=predicted - messages_s)
 

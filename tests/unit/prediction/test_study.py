@@ -108,7 +108,7 @@ def test_benchmark_of_shards_replaces_that_of_all_reduce():
     )
     multi_node = cells[cells["nodes"] > 1]
     with_shards, reduced = (
-        law_rows(multi_node, CollectiveBenchmark(benchmarked))["message_s"]
+        law_rows(multi_node, CollectiveBenchmark(benchmarked))["benchmarked_messages_s"]
         for benchmarked in (points, points[points["collective"] != "all_gather"])
     )
     assert (with_shards / reduced).to_numpy() == pytest.approx(2 / 2 + 6 / 2, rel=0.1)
@@ -266,4 +266,4 @@ def test_unregistered_model_is_divided_evenly():
     columns = law_rows(cells, CollectiveBenchmark()).set_index(cells["nodes"])
     assert columns.loc[4, ["tensor", "pipeline", "n_passes"]].tolist() == [2, 2, 4]
     assert columns.loc[4, "local_batch"] == 32 / (4 * 4)
-    assert columns.loc[4, "gradient_bytes"] == 4e9 and not columns["has_simulated_step"].any()
+    assert columns.loc[4, "gradient_bytes"] == 4e9 and not columns["uses_mesh_formula"].any()

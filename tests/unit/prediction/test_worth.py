@@ -83,7 +83,7 @@ def test_measurements_narrow_the_band_of_a_gain(informed):
 def test_errors_that_all_counts_share_cancel_in_a_gain(informed):
     n_counts = len(informed.nodes)
     shared = SimpleNamespace(
-        covariance=lambda _: np.full((n_counts, n_counts), 0.04), parts=informed.law.parts
+        log_covariance=lambda _: np.full((n_counts, n_counts), 0.04), parts=informed.law.parts
     )
     gain = worth.find_knee(replace(informed, law=shared), 0.99).gain
     assert gain.high - gain.low < 1e-3
@@ -94,8 +94,8 @@ def test_contradicting_cells_have_finite_bands(monkeypatch):
     monkeypatch.setattr(numbers_predictor, "MAX_MISFIT", math.inf)
     contradicting = scaling("--measured", "1x8=0.84", "2x8=0.001")
     assert (
-        np.isfinite(contradicting.law.covariance(contradicting.cells)).all()
-        and np.isfinite(contradicting.law.predict(contradicting.cells).high).all()
+        np.isfinite(contradicting.law.log_covariance(contradicting.law_rows)).all()
+        and np.isfinite(contradicting.law.predict(contradicting.law_rows).high).all()
     )
     gain = worth.find_knee(contradicting).gain
     assert gain.low <= gain.value <= gain.high <= 1 + 1e-9
@@ -103,27 +103,27 @@ def test_contradicting_cells_have_finite_bands(monkeypatch):
 
 
 def test_covariance_has_the_band_on_its_diagonal(informed):
-    covariance = informed.law.covariance(informed.cells)
-    band = informed.law.predict(informed.cells).log_sd ** 2 - law.BAND_FLOOR**2
+    covariance = informed.law.log_covariance(informed.law_rows)
+    band = informed.law.predict(informed.law_rows).log_sd ** 2 - law.EXTRA_LOG_SD**2
     assert np.diag(covariance) == pytest.approx(band)
     assert np.linalg.eigvalsh(covariance).min() > -1e-12
 
 
 def test_held_out_errors_are_half_shared_a_doubling_apart(informed):
     """All forms have a weight here, so the sums need no care for missing ones."""
-    step_law, pair = informed.law, informed.cells[np.isin(informed.nodes, [64, 128])]
-    weights = step_law.weights / step_law.weights.sum()
-    logs = np.log([form.predict(law.step_terms(pair)) for form in step_law.forms])
+    step_law, pair = informed.law, informed.law_rows[np.isin(informed.nodes, [64, 128])]
+    weights = step_law.form_weights / step_law.form_weights.sum()
+    logs = np.log([form.predict(law.build_regressors(pair)) for form in step_law.forms])
     deviations = logs - weights @ logs
-    fitted = np.array([form.log_covariance(law.step_terms(pair))[0, 1] for form in step_law.forms])
-    expected = weights @ (deviations.prod(axis=1) + 0.5 * step_law.held_out_errors**2 + fitted)
-    doublings = law.BAND_DOUBLING**2 * 3 * 4  # from 8 nodes, the most that were measured
-    assert step_law.covariance(pair)[0, 1] == pytest.approx(expected + doublings)
+    fitted = np.array([form.log_covariance(law.build_regressors(pair))[0, 1] for form in step_law.forms])
+    expected = weights @ (deviations.prod(axis=1) + 0.5 * step_law.leave_one_out_errors**2 + fitted)
+    doublings = law.DOUBLING_LOG_SD**2 * 3 * 4  # from 8 nodes, the most that were measured
+    assert step_law.log_covariance(pair)[0, 1] == pytest.approx(expected + doublings)
 
 
 def test_parts_add_up_to_the_step(informed):
-    parts = informed.law.parts(informed.cells)
-    assert parts.sum(axis=1).to_numpy() == pytest.approx(informed.law.predict(informed.cells).seconds)
+    parts = informed.law.parts(informed.law_rows)
+    assert parts.sum(axis=1).to_numpy() == pytest.approx(informed.law.predict(informed.law_rows).seconds)
     assert set(parts) == set(law.PARTS.values())
     assert parts["communication between nodes"].iloc[0] == 0
 
@@ -146,12 +146,12 @@ def test_proposed_counts_narrow_as_much_as_they_say(informed):
     proposal = worth.propose_measurements(informed, 256)
     assert proposal.counts and proposal.then < proposal.now
     assert set(proposal.counts) <= {16, 32}, "up to 4 times the measured 8 nodes, and none twice"
-    steps = informed.law.predict(informed.cells)
+    steps = informed.law.predict(informed.law_rows)
     variances = []
     for end in (-worth.TYPICAL_DEVIATION, worth.TYPICAL_DEVIATION):
         step_s = dict(zip(informed.nodes, steps.seconds * np.exp(end * steps.log_sd), strict=True))
         extended = scaling(*FOUR_SCALES, *(f"{n}x8={float(step_s[n])!r}" for n in proposal.counts))
-        variances.append(extended.law.predict(extended.cells).log_sd[-1] ** 2)
+        variances.append(extended.law.predict(extended.law_rows).log_sd[-1] ** 2)
     assert np.expm1(law.Z * np.sqrt(np.mean(variances))) == pytest.approx(proposal.then)
     assert worth.expected_width(informed, (), 256) == pytest.approx(proposal.now)
 

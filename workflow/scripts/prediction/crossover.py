@@ -1,8 +1,8 @@
 """Table `crossover`: the predicted fastest strategy at each link rate.
 
-The step-time law predicts the epoch time of every planned cell on several nodes, at the study's link rates
-and at others, from runs on one node and the collective benchmark. Nothing is fitted to runs on several
-nodes. Measured epoch times are listed with the predictions.
+The law predicts the epoch time of every planned cell on several nodes, at the study's link rates and at
+others, from runs on one node and the collective benchmark. Nothing is fitted to runs on several nodes.
+Measured epoch times are listed with the predictions.
 """
 
 import sys

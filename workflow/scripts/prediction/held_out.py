@@ -56,7 +56,8 @@ METHODS = Note(
     "methods",
     "The law: computation of a device, and the cost of more nodes in several forms (flat ring, hierarchical, "
     "tree, by the collective benchmark, growing with the logarithm of nodes), each fitted to the cells that "
-    "are not held out, with weak priors from nominal rates, and averaged by their held-out errors. By hand: "
+    "are not held out, with weak priors from nominal rates, and averaged by how well each predicts one of these "
+    "cells from the others. By hand: "
     "the smallest scale, plus 2 (n − 1) / n × gradient bytes at the link's rate, nothing fitted.",
 )
 COUNTED = Note("all-left-out", "All that was left out: a cell counts once for each fold that holds it out.")

@@ -68,7 +68,7 @@ Method = Callable[[Fold], Prediction]
 
 
 def predict_by_law(fold: Fold) -> Prediction:
-    """Predict by the step-time law; a batch size without a prediction is the problem, not a remark."""
+    """Predict by the optimizer-step law; a batch size without a prediction is the problem, not a remark."""
     prediction = fold.predictor.predict(fold.test)
     unseen = [note for note in prediction.notes if note.code == "unseen-batch"]
     notes = tuple(note for note in prediction.notes if note not in unseen)

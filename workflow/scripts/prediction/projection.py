@@ -94,7 +94,7 @@ def project_scaling(
     if study is None and question.folder:
         study = load_study_folder(question.folder)
     if question.scales or study is None:
-        predictor, cases = predictor_of_numbers(question, study and study.predictor.benchmark)
+        predictor, cases = predictor_of_numbers(question, study.predictor.benchmark if study else None)
         has_sample_count = True
     else:
         predictor, cases = study.predictor, study_cases(study.predictor.cells)

@@ -23,7 +23,7 @@ MAX_PANELS = 6
 MAX_SPEEDUP_PANELS = 3  # cases that have a panel of speed-up besides that of efficiency
 BAR_GAP = 0.06  # distance between the bars of two rates, in the logarithm of nodes
 LEAD = (
-    "{} over nodes, extrapolated by the step-time law. Lines: link rates; bars: 90 % bands; markers: "
+    "{} over nodes, extrapolated by the optimizer-step law. Lines: link rates; bars: 90 % bands; markers: "
     "nodes worth it; triangles: counts to measure next."
 )
 LEFT_OUT = "panels-left-out"  # code of a note
