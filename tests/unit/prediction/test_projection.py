@@ -94,7 +94,11 @@ def test_measured_scales_inform_numbers():
     assert speedups[0][16] < speedups[1][16]
     widths = [(own.curves["speedup_high"] - own.curves["speedup_low"]).iloc[-1] for own in (one_scale, fast)]
     assert widths[0] > widths[1]
-    assert find_note(fast.notes, "not-measured").facts["scales"] == ((1, 8, 1.0), (2, 8, 1.02), (4, 8, 1.04))
+    assert find_note(fast.notes, "not-measured").facts["measured_steps"] == (
+        (1, 8, 1.0),
+        (2, 8, 1.02),
+        (4, 8, 1.04),
+    )
 
 
 def test_accumulation_is_worth_more_nodes():
@@ -113,7 +117,7 @@ def test_faster_links_are_never_worse(tmp_path):
     assert (np.diff(rows["greatest_speedup"]) > 0).all()
     assert rows["rate"].tolist() == [1.25e8, 1.25e9, 3.125e9, 1.25e10]
     facts = (note := find_note(answered(*MODEL).notes, "not-measured")).facts
-    assert (facts["scales"], facts["batch_size"]) == (((1, 1, 0.1),), 32)
+    assert (facts["measured_steps"], facts["batch_size"]) == (((1, 1, 0.1),), 32)
     assert note in (tmp_path / "projection.caption.md").read_text()
     assert (tmp_path / "projection.pdf").is_file()
 
@@ -252,7 +256,10 @@ def test_another_model_on_a_studys_network(study, tmp_path):
     assert rows["model"].tolist() == ["resnet-50"]
     result = answered("--from", str(folder), "--step-time", "1", "--model", "resnet-50", "--rate", "1")
     options = find_note(result.notes, "not-measured")
-    assert options.facts["scales"] == ((1, 1, 1.0),) and options in (tmp_path / "projection.md").read_text()
+    assert (
+        options.facts["measured_steps"] == ((1, 1, 1.0),)
+        and options in (tmp_path / "projection.md").read_text()
+    )
     with pytest.raises(InputError) as refused:
         ask(tmp_path, "--from", str(folder), *MODEL, "--framework", "horovod-pytorch")
     assert (refused.value.code, refused.value.file) == ("unknown-name", "--framework")

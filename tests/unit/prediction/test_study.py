@@ -10,7 +10,7 @@ from common.files import CHECKOUT
 from common.schemas import schema
 from declared.models import find_graph, model_graph
 from prediction import held_out, law
-from prediction.inputs import exclusion_note, measured_cells, planned_cells
+from prediction.inputs import ADJUSTED, exclusion_note, measured_cells, planned_cells
 from prediction.law_rows import law_rows
 from prediction.message_times import CollectiveBenchmark, benchmark_points, bucket_bytes, message_rule
 from prediction.study_predictor import Prediction, StudyPredictor, fit_computation, shortest_epochs
@@ -50,7 +50,7 @@ def test_epoch_times_are_adjusted_by_the_reference_benchmark():
     table = held_out.table(
         disturbed, cells, held_out.evaluate(cells, CollectiveBenchmark(), {"truth": truth_of})[1]
     )
-    assert held_out.ADJUSTED in table.notes
+    assert ADJUSTED in table.notes
 
 
 @pytest.mark.parametrize(

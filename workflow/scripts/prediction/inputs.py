@@ -35,6 +35,11 @@ HETEROGENEOUS = Note(
     "Cells with heterogeneous nodes or ranks are excluded, because the law assumes that all have the same "
     "speed. The table hybrid predicts them.",
 )
+ADJUSTED = Note(
+    "adjusted",
+    "Epoch times are adjusted for machine speed (table `adjusted`), both those fitted and those compared "
+    "with predictions.",
+)
 INTEGER_COLUMNS = ["nodes", "ranks", "n_devices", "sync_every"]
 EXCLUSION_CAUSES = {
     "uncounted": "batches or all-reduces were not counted",
@@ -186,6 +191,12 @@ def has_layer_strategy(runs: pd.DataFrame) -> pd.Series:
 def heterogeneous_note(runs: pd.DataFrame) -> str:
     """Return a note on cells with heterogeneous nodes or ranks, "" if there are none."""
     return HETEROGENEOUS if is_heterogeneous(runs).any() else ""
+
+
+def adjusted_note(runs: pd.DataFrame) -> str:
+    """Return a note that epoch times are adjusted for machine speed, "" if they are not."""
+    measured = successful(runs)["epoch_time_s"].astype(float)
+    return "" if measured.equals(adjusted_times(runs)) else ADJUSTED
 
 
 def is_heterogeneous(runs: pd.DataFrame) -> pd.Series:

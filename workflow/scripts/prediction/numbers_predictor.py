@@ -30,7 +30,7 @@ def predictor_of_numbers(
             the question names no study.
 
     Raises:
-        InputError: If the model is unknown, the framework was not benchmarked, or the scales contradict each
+        InputError: If the model is unknown, the framework was not benchmarked, or the steps contradict each
             other.
     """
     framework, device = question.framework or DEFAULT_FRAMEWORK, "site"
@@ -45,7 +45,7 @@ def predictor_of_numbers(
             )
         device = next(device for name, device in benchmarked if name == framework)
     size, model, dataset = _requested_size(question)
-    inside_rate = math.nan if question.inside_rate is None else GIGABIT_BYTES * question.inside_rate
+    inside_rate = GIGABIT_BYTES * (question.inside_rate_gbit_s or math.nan)
     levels = {
         "framework": framework, "device": device, "baseline": framework, "model": model, "dataset": dataset,
         "lbann_layout": PLAIN, "batch_size": question.batch_size, "sync_every": question.sync_every,
@@ -53,27 +53,27 @@ def predictor_of_numbers(
         "local_batch": float(question.batch_size), "gradient_bytes": size, "n": 1, "sd": np.nan,
         "treatment": "", "inside_rate": inside_rate,
     }  # fmt: skip
-    scales = pd.DataFrame(question.scales, columns=["nodes", "per_node", "optimizer_step_s"])
-    n_devices = scales["nodes"] * scales["per_node"]
+    steps = pd.DataFrame(question.measured_steps, columns=["nodes", "per_node", "optimizer_step_s"])
+    n_devices = steps["nodes"] * steps["per_node"]
     n_allreduces = question.samples / (question.batch_size * question.sync_every) / n_devices
-    cells = pd.DataFrame([levels] * len(scales)).assign(
-        nodes=scales["nodes"], n_devices=n_devices, ranks=n_devices,
-        rate=GIGABIT_BYTES * question.rate[0], batches_per_epoch=n_allreduces * question.sync_every,
-        n_allreduces=n_allreduces, epoch_time_s=scales["optimizer_step_s"] * n_allreduces,
+    cells = pd.DataFrame([levels] * len(steps)).assign(
+        nodes=steps["nodes"], n_devices=n_devices, ranks=n_devices,
+        rate=question.measured_rate_bytes_s, batches_per_epoch=n_allreduces * question.sync_every,
+        n_allreduces=n_allreduces, epoch_time_s=steps["optimizer_step_s"] * n_allreduces,
     )  # fmt: skip
     cells = cells.assign(**{name: None for name in factor_names() if name not in cells})
     predictor = StudyPredictor(cells, benchmark or CollectiveBenchmark())
-    _check_scales(question, predictor.predict(cells).seconds / n_allreduces.to_numpy())
+    _check_contradiction(question, predictor.predict(cells).seconds / n_allreduces.to_numpy())
     return predictor, cells.iloc[[-1]]
 
 
-def _check_scales(question: ScalingQuestion, predicted_s: np.ndarray) -> None:
+def _check_contradiction(question: ScalingQuestion, predicted_s: np.ndarray) -> None:
     """Raise InputError if the law misses a given time, to which it was fitted, by a factor of MAX_MISFIT."""
-    for (nodes, devices, step_s), law_s in zip(question.scales, predicted_s.tolist(), strict=True):
+    for (nodes, devices, step_s), law_s in zip(question.measured_steps, predicted_s.tolist(), strict=True):
         if law_s > MAX_MISFIT * step_s or step_s > MAX_MISFIT * law_s:
-            scale, rate_bytes_s = f"{nodes}x{devices}", GIGABIT_BYTES * question.rate[0]
+            scale = f"{nodes}x{devices}"
             problem = f"{scale}={step_s:g} contradicts the other numbers, which predict {law_s:.2g} s"
-            hint = f"correct it, or the --rate of its links, {rate_text(rate_bytes_s)}"
+            hint = f"correct it, or the --rate of its links, {rate_text(question.measured_rate_bytes_s)}"
             raise InputError("contradicting-places", problem, file="--measured", got=scale, hint=hint)
 
 
