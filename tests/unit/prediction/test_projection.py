@@ -240,7 +240,14 @@ def test_from_a_study_its_truth_comes_back(study, tmp_path):
         assert row["greatest_speedup_low"] < row["greatest_speedup_high"]
     message = (tmp_path / "projection.md").read_text()
     assert "nan" not in message
-    notes = answered("--from", str(folder), "--rate", "0.5", "1", "--nodes", "8").notes
+    projected = answered("--from", str(folder), "--rate", "0.5", "1", "--nodes", "8")
+    points = projected.curves.dropna(subset="measured_epoch_time_s")
+    assert points["measured_epoch_time_s"].to_numpy() == pytest.approx(points["epoch_time_s"], rel=0.1)
+    assert points.groupby("rate")["nodes"].unique().map(list).to_dict() == {
+        62.5e6: [1],
+        125e6: [1, 2, 3, 4, 6],
+    }
+    notes = projected.notes
     assert find_note(notes, "virtual-nodes").facts == {"cores": [0.3]}
     benchmarked = find_note(notes, "benchmarked")
     assert (benchmarked.facts["nodes"], benchmarked.facts["link_bytes_s"]) == (
@@ -376,6 +383,8 @@ def test_the_figure_is_drawn_from_what_the_table_wrote(study, tmp_path, capsys):
     drawn, caption = figure.draw(records, FigureSpec("projection", "projection"))
     assert len([ax for ax in drawn.axes if ax.axison]) == 2 * 3, "two panels for each batch size"
     assert names_in(drawn.legends[0]) == ["1 Gbit/s", "10 Gbit/s", "25 Gbit/s", "100 Gbit/s"]
+    open_markers = [line for line in drawn.axes[0].lines if line.get_markerfacecolor() == "white"]
+    assert [np.isfinite(line.get_ydata()).sum() for line in open_markers] == [5, 1, 1, 1], "links of 1 Gbit/s"
     assert find_note(caption.below, "heading").facts == {"quantities": ["speedup", "efficiency"]}
     assert caption.count(conditions.measurement_note(records.runs)) == 1
     assert conditions.run_counts_note(records.runs, False) in caption

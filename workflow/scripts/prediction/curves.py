@@ -7,7 +7,7 @@ import pandas as pd
 
 from analysis.level_words import treatment_text
 from analysis.records import levels_in_order, treatments
-from declared.factors import is_custom
+from declared.factors import factor_names, is_custom
 from prediction.study_predictor import StudyPredictor
 
 FACTORS = ["framework", "device", "model", "dataset", "treatment", "batch_size"]
@@ -113,6 +113,27 @@ def predict_curves(predictor: StudyPredictor, cells: pd.DataFrame) -> pd.DataFra
         curves[f"efficiency{speedup_end}"] = curves[f"speedup{speedup_end}"] / cells["nodes"]
     is_complete = (base_s / times.seconds).notna().groupby(groups, dropna=False).transform("all")
     return curves[is_complete.astype(bool)].reset_index(drop=True)
+
+
+def with_measured_times(curves: pd.DataFrame, cells: pd.DataFrame) -> pd.DataFrame:
+    """Return curves with a column `measured_epoch_time_s`: the mean of the cell at a point, NaN without one.
+
+    Args:
+        curves: Curves of `predict_curves`.
+        cells: Measured cells (`inputs.measured_cells`).
+    """
+    # The level of `bandwidth` is that of the case; `rate` has that of the point, which matters between nodes.
+    levels = [name for name in factor_names(cells) if name in curves and name not in ("nodes", "bandwidth")]
+
+    def points(table: pd.DataFrame) -> "pd.Series[str]":
+        link = table["rate"].where(table["nodes"] > 1)
+        columns = [*(table[name].astype(float) for name in ("nodes", "n_devices")), link.astype(float)]
+        return pd.Series(
+            list(zip(*columns, *(table[name] for name in levels), strict=True)), table.index
+        ).map(str)
+
+    measured = cells["epoch_time_s"].groupby(points(cells)).mean()
+    return curves.assign(measured_epoch_time_s=points(curves).map(measured))
 
 
 def max_nodes_above(nodes: np.ndarray, efficiency: np.ndarray, level: float) -> float:

@@ -34,6 +34,7 @@ from prediction.curves import (
     predict_curves,
     study_cases,
     summarize_curve,
+    with_measured_times,
 )
 from prediction.inputs import adjusted_note
 from prediction.measured_study import MeasuredStudy, load_study_folder, load_study_tables
@@ -61,7 +62,8 @@ class Projection:
     """The answer to a question about scaling.
 
     Attributes:
-        curves: Predictions on all numbers of nodes (`curves.predict_curves`), with cost and currency.
+        curves: Predictions on all numbers of nodes (`curves.predict_curves`), with measured times, cost and
+            currency.
         rows: The data of the table, a row for each curve (`summarize_curves`).
         answers: Answers in sentences, MAX_SENTENCES at most.
         notes: Notes on what the answers mean and assume, or on why there are none.
@@ -120,7 +122,8 @@ def project_scaling(
     cells = hypothetical_cells(
         subject.cases, subject.rates, counts, has_sample_count=subject.has_sample_count
     )
-    curves = _add_cost(predict_curves(subject.predictor, cells), question, study)
+    curves = with_measured_times(predict_curves(subject.predictor, cells), subject.predictor.cells)
+    curves = _add_cost(curves, question, study)
     rows, answers = summarize_curves(subject.predictor, curves, question)
     if rows.empty:
         notes = no_answer_notes(study)
@@ -251,9 +254,8 @@ def predict_cases(study: MeasuredStudy, nodes: int, cell: str = "") -> pd.DataFr
 
 def curve_columns(curves: pd.DataFrame) -> pd.DataFrame:
     """Return the columns of projection_curves.csv."""
-    return curves[
-        [*CURVE, "nodes", *(f"{name}{end}" for name in BAND_COLUMNS for end in SUFFIXES), "currency"]
-    ]
+    predicted = [f"{name}{end}" for name in BAND_COLUMNS for end in SUFFIXES]
+    return curves[[*CURVE, "nodes", *predicted, "currency", "measured_epoch_time_s"]]
 
 
 def main(*, runs: Path, network: Path | None = None, out: Path) -> None:
