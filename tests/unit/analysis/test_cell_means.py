@@ -268,14 +268,14 @@ def grafts():
 def test_what_cells_and_blocks_leave_is_that_of_montgomery():
     # Example 4.1: SS error 109.89 on 15 degrees of freedom, MS error 7.33
     cell_means = estimate_means(grafts())
-    assert cell_means.within.df == 15
-    assert 100 * cell_means.within.sd**2 * 15 == pytest.approx(109.89, abs=5e-3)
-    assert 100 * cell_means.within.sd**2 == pytest.approx(7.33, abs=5e-3)
+    assert cell_means.residual_spread.df == 15
+    assert 100 * cell_means.residual_spread.sd**2 * 15 == pytest.approx(109.89, abs=5e-3)
+    assert 100 * cell_means.residual_spread.sd**2 == pytest.approx(7.33, abs=5e-3)
 
 
 def test_cells_in_blocks_are_compared_by_moderated_differences():
     cell_means = estimate_means(grafts())
-    prior, names = cell_means.within.prior, list(VASCULAR_GRAFTS)
+    prior, names = cell_means.residual_spread.prior, list(VASCULAR_GRAFTS)
     rows = cell_means.ratios(names[1:], [names[0]] * 3)
     assert (rows["within_blocks"] == 6).all() and (rows["n"] == 6).all()
     base = np.array(VASCULAR_GRAFTS[names[0]]) / 10
@@ -316,11 +316,11 @@ def test_missing_runs_give_least_squares_residuals_and_df():
     cell_means = estimate_means(runs)
     fit = ols("np.log(epoch_time_s) ~ C(cell) + C(block)", runs).fit()
     assert len(runs) < 30
-    assert (cell_means.within.sd, cell_means.within.df) == (
+    assert (cell_means.residual_spread.sd, cell_means.residual_spread.df) == (
         pytest.approx(math.sqrt(fit.mse_resid)),
         fit.df_resid,
     )
-    spread = np.concatenate(list(cell_means.within.spread_values.values()))
+    spread = np.concatenate(list(cell_means.residual_spread.spread_values.values()))
     assert spread == pytest.approx(fit.resid[runs.sort_values(["cell", "block"]).index].to_numpy())
 
 
@@ -354,7 +354,7 @@ def test_block_effects_cancel_in_the_error_of_a_ratio(case):
 
 def test_difference_in_seconds_uses_differences_within_blocks():
     cell_means = estimate_means(shifted_block(np.random.default_rng(5)))
-    times, prior = cell_means.values_by_cell, cell_means.within.prior
+    times, prior = cell_means.values_by_cell, cell_means.residual_spread.prior
     difference = times["b"] - times["d"]
     typical = prior.variance * (times["b"].mean() ** 2 + times["d"].mean() ** 2)
     variance = (prior.df * typical + 5 * difference.var(ddof=1)) / (prior.df + 5)
@@ -371,7 +371,7 @@ def test_different_spreads_are_seen_where_blocks_hide_them():
         {f"c{place:02}": np.exp(blocks + sd * rng.standard_normal(8)) for place, sd in enumerate(spread)}
     )
     cell_means = estimate_means(runs)
-    assert not cell_means.differ and cell_means.within.differ
+    assert not cell_means.differ and cell_means.residual_spread.differ
     rows = cell_means.ratios(["c00", "c06"], ["c01", "c07"])
     quiet, noisy = np.log(rows["high"] / rows["low"])
     assert noisy > 1.5 * quiet
@@ -421,7 +421,7 @@ def test_a_run_of_a_later_session_is_not_in_its_block():
 def test_several_runs_in_a_block_give_independent_groups():
     runs = grafts().assign(block=1)
     assert estimate_means(runs).ratios(["8700"], ["8500"])["within_blocks"].tolist() == [0]
-    assert estimate_means(runs).within.df == 0
+    assert estimate_means(runs).residual_spread.df == 0
 
 
 @pytest.mark.parametrize(

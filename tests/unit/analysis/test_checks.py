@@ -233,7 +233,7 @@ def test_the_resolution_is_in_percent_of_the_epoch_time(read):
     runs = runs[spread > spread.max() / 3]
     row = table_of(runs).loc[f"{checks.MIN_DIFFERENCE}, n = 3"]
     cell_means = estimate_means(runs)
-    within = cell_means.within
+    within = cell_means.residual_spread
     assert cell_means.df == 2 * runs["cell"].nunique() and within.df == cell_means.df - 2
     assert row["statistic"] == pytest.approx(stats.t.ppf(0.975, within.prior.df + 2) * math.sqrt(2 / 3))
     assert row["size_percent"] == pytest.approx(100 * math.expm1(row["statistic"] * within.sd))

@@ -133,7 +133,10 @@ def test_intervals_cover_the_truth_as_often_as_they_say(read, truth):
 def test_p_is_of_the_moderated_paired_test_and_holms_by_factor(measured):
     data = effects.build_rows(measured)
     assert (data["within_blocks"] == 5).all()
-    prior, by_block = estimate_means(measured).within.prior, measured.sort_values("block").groupby("cell")
+    prior, by_block = (
+        estimate_means(measured).residual_spread.prior,
+        measured.sort_values("block").groupby("cell"),
+    )
     times = {cell: np.log(sample.to_numpy(float)) for cell, sample in by_block["epoch_time_s"]}
     for row in data.itertuples():
         difference = times[row.to_cell] - times[row.from_cell]

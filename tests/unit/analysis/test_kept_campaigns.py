@@ -407,7 +407,7 @@ def known_of_the_machine() -> tuple[list[list[str]], dict[str, adjusted.SpeedAdj
                 f"{100 * (runs['steal_share'] + runs['other_cpu_share']).mean():.1f}",
                 *(correlation(item, covariate) for covariate in ("reference", "lost_cpu_time")),
                 half_width(item.plain.half_widths),
-                half_width(item.means.half_widths) if item.means else "–",
+                half_width(item.reported_means.half_widths) if item.reported_means else "–",
                 *(width if width != "nan" else "–" for width in widths),
             ]
         )
@@ -420,5 +420,5 @@ def test_what_the_reference_brings_is_in_the_text() -> None:
     written = [[cell.strip() for cell in line.split("|")[2:-1]] for line in table[1:]]
     assert written == rows and header.count("|") == 4
     quiet, disturbed = adjustments[QUIET], adjustments[DISTURBED]
-    assert quiet.adjusted is None and disturbed.means and disturbed.adjusts_ratios
-    assert disturbed.means.slopes.covariates == ("lost_cpu_time",)
+    assert quiet.adjusted_means is None and disturbed.reported_means and disturbed.adjusts_ratios
+    assert disturbed.reported_means.slopes.covariates == ("lost_cpu_time",)

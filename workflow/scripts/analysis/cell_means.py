@@ -11,8 +11,8 @@ is moderated by the variances of all cells:
               e^2 = d^2 / b                            within b shared blocks (paired t test)
               e^2 = s1^2 / n1 + s2^2 / n2              of independent groups (Welch)
     s^2, d^2  (w u + f v) / (w + f)                    moderated variances (`VariancePrior.moderated`)
-    df        w + f, at most `CellMeans.max_mean_df` for a mean and `CellMeans.within.df` for a paired ratio;
-              of independent groups by Welch-Satterthwaite, at most `CellMeans.max_mean_df`
+    df        w + f, at most `CellMeans.max_mean_df` for a mean, `CellMeans.residual_spread.df` for a paired
+              ratio; of independent groups by Welch-Satterthwaite, at most `CellMeans.max_mean_df`
 
 v is the variance of a cell's logarithms, or of the differences of two cells within blocks, with f degrees of
 freedom. u is the typical variance of all cells, and w its weight in degrees of freedom, at most MAX_PRIOR_DF
@@ -125,8 +125,8 @@ class Values:
         unpaired = np.flatnonzero(shared["n"] < min_shared_blocks)
         ends = (np.asarray(cells, dtype=object)[unpaired].tolist() for cells in (to, base))
         pairs = intervals.welch(self.by_cell, *ends).set_index(unpaired)
-        within = shared.assign(within_blocks=shared["n"]).drop(unpaired)
-        return pd.concat([within, pairs.assign(within_blocks=0)]).sort_index()
+        paired = shared.assign(within_blocks=shared["n"]).drop(unpaired)
+        return pd.concat([paired, pairs.assign(within_blocks=0)]).sort_index()
 
     def differences(self, to: Sequence[str], base: Sequence[str]) -> pd.DataFrame:
         """Return the difference of means of each pair (`intervals.difference_intervals`)."""
@@ -328,7 +328,7 @@ class CellMeans(Spread):
         return self.estimates.get(cell, Estimate(math.nan))
 
     @cached_property
-    def within(self) -> Spread:
+    def residual_spread(self) -> Spread:
         """Spread of the logarithms' residuals after cells and blocks."""
         log = self.values.log.blocks
         cell, block = np.nonzero(log.notna().to_numpy())
@@ -350,11 +350,11 @@ class CellMeans(Spread):
         """
         if self.sd == 0:
             return float(self.df)
-        logs, within = self.values.log.blocks, self.within
+        logs, residuals = self.values.log.blocks, self.residual_spread
         about_means = float((logs.sub(logs.mean(axis="columns"), axis="index") ** 2).sum(axis=None))
-        block_squares = max(0.0, about_means - (within.sd**2 * within.df if within.df else 0.0))
+        block_squares = max(0.0, about_means - (residuals.sd**2 * residuals.df if residuals.df else 0.0))
         run_squares = self.sd**2 * self.df - block_squares
-        block_df = within.lost_df - self.lost_df
+        block_df = residuals.lost_df - self.lost_df
         parts = ((block_squares, block_df), (run_squares, self.df - block_df))
         squares = [part**2 / df for part, df in parts if df]
         return (
@@ -368,9 +368,9 @@ class CellMeans(Spread):
         return float(min(self.prior.df + n - 1, self.max_mean_df))
 
     def resolution(self, n: int) -> tuple[Spread, float]:
-        """Return the spread and the df of comparisons of cells of n runs: `within` blocks, or else `self`."""
-        if n >= MIN_SHARED_BLOCKS and self.within.df:
-            return self.within, float(min(self.within.prior.df + n - 1, self.within.df))
+        """Return spread and df of comparisons of cells of n runs, within blocks if there are enough."""
+        if n >= MIN_SHARED_BLOCKS and (residuals := self.residual_spread).df:
+            return residuals, float(min(residuals.prior.df + n - 1, residuals.df))
         return self, float(min(2 * (self.prior.df + n - 1), self.max_mean_df))
 
     def ratios(self, numerator: Sequence[str], denominator: Sequence[str]) -> pd.DataFrame:
@@ -432,10 +432,10 @@ class CellMeans(Spread):
         """
         means = self._compare_values(to, base)
         logs = self.values.log.compare_pairs(to, base, MIN_SHARED_BLOCKS)
-        within = (logs["within_blocks"] > 0).to_numpy()
+        is_paired, residuals = (logs["within_blocks"] > 0).to_numpy(), self.residual_spread
         mean, base_mean, n, base_n = (means[name].to_numpy(float) for name in ("to", "base", "n", "base_n"))
-        prior, statistics = self.within.prior, self.cell_statistics[["s", "df"]]
-        df_share = self.within.df / (self.within.df + self.lost_df) if self.within.df else 1.0
+        prior, statistics = residuals.prior, self.cell_statistics[["s", "df"]]
+        df_share = residuals.df / (residuals.df + self.lost_df) if residuals.df else 1.0
         (s, df), (base_s, base_df) = (
             statistics.reindex(list(cells)).to_numpy(float).T for cells in (to, base)
         )
@@ -446,9 +446,9 @@ class CellMeans(Spread):
             squares, base_squares = (s * scale) ** 2 / n, (base_s * base_scale) ** 2 / base_n
             welch_error, welch_df = intervals.welch_error(squares, df, base_squares, base_df)
             with np.errstate(all="ignore"):
-                pairs["error"] = np.where(within, np.sqrt(paired / n), welch_error)
+                pairs["error"] = np.where(is_paired, np.sqrt(paired / n), welch_error)
             pairs["df"] = np.where(
-                within, np.minimum(paired_df, self.within.df), np.minimum(welch_df, self.max_mean_df)
+                is_paired, np.minimum(paired_df, residuals.df), np.minimum(welch_df, self.max_mean_df)
             )
         return means, logs
 

@@ -372,7 +372,7 @@ def contrasts_note(runs: pd.DataFrame, within_blocks: pd.Series) -> str:
     ways, blocks, groups = [], bool((within_blocks > 0).any()), bool((within_blocks == 0).any())
     if not (blocks or groups):
         return ""
-    prior, has_throttling = estimate_means(runs).within.prior, runs["throttled_s"].notna().any()
+    prior, has_throttling = estimate_means(runs).residual_spread.prior, runs["throttled_s"].notna().any()
     if blocks:
         typical = f", moderated in the same way (after blocks, {_typical_text(prior)})" if prior.df else ""
         ways.append(

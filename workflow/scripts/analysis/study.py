@@ -189,7 +189,7 @@ def main(
             inputs.write(name)
         return
     # These are cached before workers fork, so that they are computed once.
-    _ = estimate_means(measured).cell_statistics, estimate_means(measured).within.prior
+    _ = estimate_means(measured).cell_statistics, estimate_means(measured).residual_spread.prior
     _shared_inputs[:] = [inputs]
     with all_cores() as pool:
         list(pool.map(_write_shared, names))

@@ -144,7 +144,9 @@ def _contrast_widths(
             cell_means.ratios(to, base),
             replace(cell_means, max_prior_df=math.inf).ratios(to, base),
         )
-        total_df = np.where(reported["within_blocks"] > 0, cell_means.within.df, cell_means.max_mean_df)
+        total_df = np.where(
+            reported["within_blocks"] > 0, cell_means.residual_spread.df, cell_means.max_mean_df
+        )
         widths = {
             "half_width": _relative_half_width(reported, "value"),
             "moderated_width": _relative_half_width(moderated, "value"),
