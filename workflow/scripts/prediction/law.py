@@ -444,8 +444,8 @@ class OptimizerStepLaw:
     @cached_property
     def forms(self) -> list[Form]:
         """The fitted forms, except those that lack a rate or a benchmark."""
-        known = {term for term, x in self.regressors.node_regressors.items() if not np.isnan(x).any()}
-        usable = [terms for terms in FORMS if known.issuperset(terms)]
+        applicable = {term for term, x in self.regressors.node_regressors.items() if not np.isnan(x).any()}
+        usable = [terms for terms in FORMS if applicable.issuperset(terms)]
         return [fit_form(terms, self.regressors, self.seconds, self.error) for terms in usable]
 
     @cached_property

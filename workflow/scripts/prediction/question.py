@@ -113,9 +113,9 @@ def build_question(
     for limited in fields(ScalingQuestion):
         option = limited.metadata.get("option") or limited.name
         if option in options and "limits" in limited.metadata:
-            given = options[option]
-            values[limited.name] = tuple(given) if isinstance(given, Sequence) else given
-            for number in given if isinstance(given, Sequence) else [given]:
+            numbers = options[option]
+            values[limited.name] = tuple(numbers) if isinstance(numbers, Sequence) else numbers
+            for number in numbers if isinstance(numbers, Sequence) else [numbers]:
                 check_range(_flag(option), number, *limited.metadata["limits"])
     framework = options.get("framework")
     if framework is not None and framework not in (described := described_frameworks()):
