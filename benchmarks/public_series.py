@@ -214,7 +214,7 @@ def make_splits(cells: pd.DataFrame) -> Iterator[Split]:
 
 def predict_by_law(measured: pd.DataFrame, test: pd.DataFrame) -> law.Array:
     """Return the law's steps alone."""
-    return law.predict_steps(measured, test).seconds
+    return law.predict_optimizer_steps(measured, test).seconds
 
 
 METHODS: dict[str, compared_models.Model] = {LAW: predict_by_law, **compared_models.MODELS}
@@ -226,7 +226,7 @@ def predict_splits(
     """Return a row for each cell and method: `error`, and for the law whether its band holds the truth."""
     rows: list[dict[str, object]] = []
     for split in splits:
-        steps = law.predict_steps(split.measured, split.test)
+        steps = law.predict_optimizer_steps(split.measured, split.test)
         truth = split.test["optimizer_step_s"].to_numpy(float)
         is_in_band = (steps.low <= truth) & (truth <= steps.high)
         for name, method in methods.items():

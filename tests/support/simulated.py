@@ -173,14 +173,14 @@ def referenced_coverage(runs: pd.DataFrame, truth: Callable[[Sequence[str]], flo
         coverage_of_means(result.plain, spread),
         float(np.log(result.plain.cell_statistics["mean"]).mean()),
     )
-    if result.adjusted is None:
+    if result.adjusted_means is None:
         return ReferencedCoverage(False, plain, plain, plain_bias, plain_bias)
-    mean = truth(result.adjusted.slopes.covariates)
-    adjusted, bias = coverage_of_means(result.adjusted, spread, mean), plain_bias
+    mean = truth(result.adjusted_means.slopes.covariates)
+    adjusted, bias = coverage_of_means(result.adjusted_means, spread, mean), plain_bias
     reported = plain
     if result.adjusts_ratios:
         reported = reported._replace(ratios=adjusted.ratios, width_of_ratios=adjusted.width_of_ratios)
-    if result.means is not None:
+    if result.reported_means is not None:
         reported = reported._replace(cells=adjusted.cells, noisiest=adjusted.noisiest, width=adjusted.width)
-        bias = float(np.log(result.adjusted.cell_statistics["mean"] / mean).mean())
+        bias = float(np.log(result.adjusted_means.cell_statistics["mean"] / mean).mean())
     return ReferencedCoverage(True, plain, reported, bias, plain_bias)

@@ -60,9 +60,11 @@ def test_the_slope_and_adjusted_means_are_those_of_montgomery():
     assert slope.values == pytest.approx(0.9540, abs=5e-5)
     assert slope.df == 11
     assert 1e4 * slope.covariance[0, 0] * 195.60e-4 == pytest.approx(2.54, abs=5e-3), "Exx = 195.60"
-    means = 100 * pd.Series({cell: values.mean() for cell, values in result.adjusted.spread_values.items()})
+    means = 100 * pd.Series(
+        {cell: values.mean() for cell, values in result.adjusted_means.spread_values.items()}
+    )
     assert (means - means.mean()).tolist() == pytest.approx(np.array([40.38, 41.42, 38.80]) - 40.20, abs=6e-3)
-    adjusted_cells, (distances,) = result.adjusted.cell_statistics, result.adjusted.distances
+    adjusted_cells, (distances,) = result.adjusted_means.cell_statistics, result.adjusted_means.distances
     error = np.log(adjusted_cells["high"] / adjusted_cells["mean"]) / np.log(
         estimate_means(runs).cell_statistics["high"] / estimate_means(runs).cell_statistics["mean"]
     )
@@ -97,7 +99,7 @@ def test_press_errors_equal_those_of_statsmodels(names):
 def test_adjusted_mean_and_its_interval_follow_the_formula():
     runs = disturbed()
     result = adjust_for_speed(runs)
-    adjusted_means, slope = result.adjusted, result.slopes_alone[REFERENCE]
+    adjusted_means, slope = result.adjusted_means, result.slopes_alone[REFERENCE]
     power = runs["reference_s"] ** slope.values[0]
     times = runs["epoch_time_s"] * power.mean() / power
     assert adjusted_means.cell_statistics["mean"].tolist() == pytest.approx(
@@ -127,17 +129,17 @@ def test_lost_cpu_time_is_taken_out_with_or_without_reference():
     runs = disturbed()
     share = np.random.default_rng(5).uniform(0, 0.4, len(runs))
     by_reference, by_both = adjust_for_speed(runs), adjust_for_speed(with_lost_time(runs, share))
-    assert by_reference.adjusted.slopes.covariates == (REFERENCE,) and set(
-        by_both.adjusted.slopes.covariates
+    assert by_reference.adjusted_means.slopes.covariates == (REFERENCE,) and set(
+        by_both.adjusted_means.slopes.covariates
     ) == {
         REFERENCE,
         LOST_CPU_TIME,
     }
     assert (
-        by_both.adjusted.slopes.values == pytest.approx(1.0, abs=0.1)
-        and by_both.adjusted.lost_df == SELECTION_DF + 2
+        by_both.adjusted_means.slopes.values == pytest.approx(1.0, abs=0.1)
+        and by_both.adjusted_means.lost_df == SELECTION_DF + 2
     )
-    assert by_both.adjusted.cell_statistics["mean"].tolist() == pytest.approx(
+    assert by_both.adjusted_means.cell_statistics["mean"].tolist() == pytest.approx(
         [(runs["reference_s"] / (1 - share)).mean()] * 6, rel=0.05
     )
     assert by_both.mean_narrowing > 0.7
@@ -151,7 +153,10 @@ def test_lost_cpu_time_is_taken_out_with_or_without_reference():
         )
     )
     alone = adjust_for_speed(with_lost_time(flat, share))
-    assert alone.adjusted.slopes.covariates == (LOST_CPU_TIME,) and alone.leading_covariate == LOST_CPU_TIME
+    assert (
+        alone.adjusted_means.slopes.covariates == (LOST_CPU_TIME,)
+        and alone.leading_covariate == LOST_CPU_TIME
+    )
     assert adjusted.adjusted_tables_note(alone).facts == {
         "means": True,
         "ratios": True,
@@ -183,10 +188,15 @@ def test_block_effects_without_reference_stay_in_means():
         )
 
     first, explained, unexplained = (adjust_for_speed(result) for result in (runs, slower(0.3), slower(0.0)))
-    slopes = [result.adjusted.slopes.values[0] for result in (first, explained, unexplained)]
+    slopes = [result.adjusted_means.slopes.values[0] for result in (first, explained, unexplained)]
     assert slopes == pytest.approx([slopes[0]] * 3)
-    assert (unexplained.adjusted.half_widths > 0.5).all() and (explained.adjusted.half_widths < 0.1).all()
-    ends = [result.adjusted.ratios(["c01"], ["c00"])["high"][0] for result in (first, explained, unexplained)]
+    assert (unexplained.adjusted_means.half_widths > 0.5).all() and (
+        explained.adjusted_means.half_widths < 0.1
+    ).all()
+    ends = [
+        result.adjusted_means.ratios(["c01"], ["c00"])["high"][0]
+        for result in (first, explained, unexplained)
+    ]
     assert ends == pytest.approx([ends[0]] * 3, rel=0.02), "ratios are within blocks"
 
 
@@ -197,13 +207,13 @@ def test_references_are_compared_within_a_setting_alone():
         nodes=np.where(larger, 2, 1), reference_s=runs["reference_s"] * np.where(larger, 3.0, 1.0)
     )
     first, second = adjust_for_speed(runs.assign(nodes=again["nodes"])), adjust_for_speed(again)
-    pd.testing.assert_frame_equal(first.adjusted.cell_statistics, second.adjusted.cell_statistics)
+    pd.testing.assert_frame_equal(first.adjusted_means.cell_statistics, second.adjusted_means.cell_statistics)
     alone = adjust_for_speed(runs.assign(nodes=np.where(runs["cell"] == "c00", 2, 1)))
     moved = [
         result.mean()
         for result in (
-            alone.adjusted.spread_values["c00"],
-            np.concatenate(list(alone.adjusted.spread_values.values())),
+            alone.adjusted_means.spread_values["c00"],
+            np.concatenate(list(alone.adjusted_means.spread_values.values())),
         )
     ]
     plain = [
@@ -214,7 +224,7 @@ def test_references_are_compared_within_a_setting_alone():
         )
     ]
     assert moved[0] - plain[0] == pytest.approx(moved[1] - plain[1]), "beside others it is where it was"
-    assert alone.adjusted.half_widths["c00"] > 0.5 * alone.plain.half_widths["c00"], (
+    assert alone.adjusted_means.half_widths["c00"] > 0.5 * alone.plain.half_widths["c00"], (
         "its own moments stay its noise"
     )
 
@@ -227,7 +237,7 @@ def test_a_reference_that_differs_by_cell_is_not_used():
     own = adjust_for_speed(
         runs.assign(reference_s=heavy, environment_digest=np.where(runs["cell"] == "c00", "b", "a"))
     )
-    assert own.adjusted is not None, "an environment has libraries of its own"
+    assert own.adjusted_means is not None, "an environment has libraries of its own"
 
 
 @pytest.mark.parametrize(
@@ -269,7 +279,7 @@ def test_nothing_is_adjusted_where_that_is_not_known_to_help(case, why):
         case "nothing":
             runs = runs[:0]
     result = adjust_for_speed(runs)
-    assert (result.adjusted, result.reason_unadjusted.code, result.reason_unadjusted.facts) == (
+    assert (result.adjusted_means, result.reason_unadjusted.code, result.reason_unadjusted.facts) == (
         None,
         why.code,
         why.facts,
@@ -283,9 +293,9 @@ def test_means_and_ratios_are_adjusted_each_where_it_pays(monkeypatch):
     runs = runs.assign(reference_s=runs["reference_s"] * np.exp(0.3 * runs["block"]), framework=runs["cell"])
     runs = runs[(runs["cell"] != "c05") | (runs["block"] < 2)]
     result = adjust_for_speed(runs)
-    assert (result.means, result.adjusts_ratios) == (None, True) and result.mean_narrowing < -1
+    assert (result.reported_means, result.adjusts_ratios) == (None, True) and result.mean_narrowing < -1
     pairs = ["c01", "c05"], ["c00", "c00"]
-    ratios, adjusted_ratios = result.ratios(*pairs), result.adjusted.ratios(*pairs)
+    ratios, adjusted_ratios = result.ratios(*pairs), result.adjusted_means.ratios(*pairs)
     assert ratios.loc[0].tolist() == adjusted_ratios.loc[0, ["value", "low", "high"]].tolist()
     assert adjusted_ratios["within_blocks"][1] == 0 and ratios.loc[1].isna().all(), (
         "independent groups are compared by means"
@@ -306,7 +316,7 @@ def test_means_and_ratios_are_adjusted_each_where_it_pays(monkeypatch):
     again = adjust_for_speed.__wrapped__(runs)  # bypasses the cache
     assert again.reason_unadjusted == NO_BETTER and list(again.slopes_alone) == list(result.slopes_alone)
     of_means = adjust_for_speed(disturbed())
-    assert of_means.means is not None and of_means.ratios(*pairs).isna().all(axis=None)
+    assert of_means.reported_means is not None and of_means.ratios(*pairs).isna().all(axis=None)
     facts = adjusted.interval_gain_note(of_means).facts
     assert (facts["means_adjusted"], facts["ratios_adjusted"], facts["ratios"]) == (True, False, 0.04)
 
@@ -364,7 +374,9 @@ def test_slope_error_widens_intervals_of_means_and_ratios(monkeypatch):
     always = np.array([0.3, -0.3, 0.0, 0.0, 0.0])[:, None]
     for _ in range(60):
         x = always + 0.1 * rng.standard_normal((5, 4))
-        adjusted_means = adjust_for_speed(in_blocks(x + 0.05 * rng.standard_normal(x.shape), x)).adjusted
+        adjusted_means = adjust_for_speed(
+            in_blocks(x + 0.05 * rng.standard_normal(x.shape), x)
+        ).adjusted_means
         if adjusted_means is not None:
             ratio, mean = (
                 adjusted_means.ratios(["c00"], ["c01"]).iloc[0],

@@ -19,10 +19,10 @@ from declared.site import load_site
 from declared.study import load_study
 from plan.design import plan_design
 from prediction import crossover, hybrid, what_if
-from prediction.columns import law_columns
 from prediction.inputs import measured_cells
+from prediction.law_rows import law_rows
 from prediction.message_times import CollectiveBenchmark, benchmark_points, rate_text
-from prediction.study import StudyPredictor
+from prediction.study_predictor import StudyPredictor
 from strategies import simulated
 from strategies.measured import load_measurements
 from support.pages import CAMPAIGNS as CAMPAIGNS_PAGE
@@ -252,7 +252,7 @@ def by_strategy() -> pd.DataFrame:
     """Return the four-node cells of strategies-virtual with seconds in messages and in computation."""
     cells, network = measured_cells(records(STRATEGIES), include_meshes=True), benchmark_of(STRATEGIES)
     four_nodes = cells[cells["nodes"] == 4].reset_index(drop=True)
-    messages_s = law_columns(four_nodes, network)["message_s"] * four_nodes["n_allreduces"]
+    messages_s = law_rows(four_nodes, network)["benchmarked_messages_s"] * four_nodes["n_allreduces"]
     predicted = StudyPredictor(cells[cells["nodes"] == 1], network).predict(four_nodes).seconds
     return four_nodes.assign(messages_s=messages_s, computed_s=predicted - messages_s)
 
@@ -407,7 +407,7 @@ def known_of_the_machine() -> tuple[list[list[str]], dict[str, adjusted.SpeedAdj
                 f"{100 * (runs['steal_share'] + runs['other_cpu_share']).mean():.1f}",
                 *(correlation(item, covariate) for covariate in ("reference", "lost_cpu_time")),
                 half_width(item.plain.half_widths),
-                half_width(item.means.half_widths) if item.means else "–",
+                half_width(item.reported_means.half_widths) if item.reported_means else "–",
                 *(width if width != "nan" else "–" for width in widths),
             ]
         )
@@ -420,5 +420,5 @@ def test_what_the_reference_brings_is_in_the_text() -> None:
     written = [[cell.strip() for cell in line.split("|")[2:-1]] for line in table[1:]]
     assert written == rows and header.count("|") == 4
     quiet, disturbed = adjustments[QUIET], adjustments[DISTURBED]
-    assert quiet.adjusted is None and disturbed.means and disturbed.adjusts_ratios
-    assert disturbed.means.slopes.covariates == ("lost_cpu_time",)
+    assert quiet.adjusted_means is None and disturbed.reported_means and disturbed.adjusts_ratios
+    assert disturbed.reported_means.slopes.covariates == ("lost_cpu_time",)

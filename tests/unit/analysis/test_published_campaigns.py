@@ -15,7 +15,7 @@ from importers import campaign
 from importers.campaign import import_measurements
 from importers.statement import Options
 from prediction.inputs import measured_cells
-from prediction.study import StudyPredictor
+from prediction.study_predictor import StudyPredictor
 from support.pages import page
 
 PUBLIC = "docs/campaigns/public"

@@ -79,7 +79,7 @@ def test_every_run_has_a_place_in_all_four_panels(campaign_records):
     assert find_note(caption.notes, "runs-waited").facts["runs"] == (data["waited_s"] > 0).sum() == 9
     assert find_note(caption.notes, "correlation").facts["reference"] == pytest.approx(0.99, abs=0.005)
     assert (
-        list(adjusted.adjusted.slopes.covariates) == ["lost_cpu_time"]
+        list(adjusted.adjusted_means.slopes.covariates) == ["lost_cpu_time"]
         and adjusted_tables_note(adjusted) in caption
     )
     assert top.get_ylim()[1] > ends[:, :, 1].max() and bottom.get_xlim()[0] == 0
@@ -134,7 +134,7 @@ def test_runs_before_the_first_reference_are_drawn(tmp_path):
     n_missing = int(ok["reference_s"].isna().sum())
     assert find_note(caption.notes, "runs-without-reference").facts["runs"] == n_missing
     assert (
-        adjust_for_speed(late_records.runs).adjusted is None
+        adjust_for_speed(late_records.runs).adjusted_means is None
         and adjusted_tables_note(adjust_for_speed(late_records.runs)) in table.notes
     )
     assert sum(f" {n_missing} " in note for note in table.notes) == 2, "in the table, too"

@@ -27,7 +27,7 @@ from figures.kinds import projection, residuals
 from figures.kinds.network import NO_BENCHMARK
 from figures.kinds.prediction import NOTHING_PREDICTED
 from figures.view import build_view
-from prediction.study import shortest_epochs
+from prediction.study_predictor import shortest_epochs
 from support.captions import why_not_drawn
 from support.synthetic import BASELINES, benchmarks, campaign, designed_campaign, write_campaign, write_frames
 

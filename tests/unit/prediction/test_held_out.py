@@ -37,7 +37,7 @@ from prediction.held_out import (
 from prediction.inputs import exclusion_note, measured_cells, pooled_cv
 from prediction.message_times import CollectiveBenchmark, benchmark_points, read_benchmark
 from prediction.methods import LAW, extra_p_method
-from prediction.study import Prediction
+from prediction.study_predictor import Prediction
 from support import known_physics as synthetic
 from support.captions import why_not_drawn
 from support.known_physics import Truth

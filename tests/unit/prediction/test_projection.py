@@ -94,7 +94,11 @@ def test_measured_scales_inform_numbers():
     assert speedups[0][16] < speedups[1][16]
     widths = [(own.curves["speedup_high"] - own.curves["speedup_low"]).iloc[-1] for own in (one_scale, fast)]
     assert widths[0] > widths[1]
-    assert find_note(fast.notes, "not-measured").facts["scales"] == ((1, 8, 1.0), (2, 8, 1.02), (4, 8, 1.04))
+    assert find_note(fast.notes, "not-measured").facts["measured_steps"] == (
+        (1, 8, 1.0),
+        (2, 8, 1.02),
+        (4, 8, 1.04),
+    )
 
 
 def test_accumulation_is_worth_more_nodes():
@@ -113,7 +117,7 @@ def test_faster_links_are_never_worse(tmp_path):
     assert (np.diff(rows["greatest_speedup"]) > 0).all()
     assert rows["rate"].tolist() == [1.25e8, 1.25e9, 3.125e9, 1.25e10]
     facts = (note := find_note(answered(*MODEL).notes, "not-measured")).facts
-    assert (facts["scales"], facts["batch_size"]) == (((1, 1, 0.1),), 32)
+    assert (facts["measured_steps"], facts["batch_size"]) == (((1, 1, 0.1),), 32)
     assert note in (tmp_path / "projection.caption.md").read_text()
     assert (tmp_path / "projection.pdf").is_file()
 
@@ -236,7 +240,14 @@ def test_from_a_study_its_truth_comes_back(study, tmp_path):
         assert row["greatest_speedup_low"] < row["greatest_speedup_high"]
     message = (tmp_path / "projection.md").read_text()
     assert "nan" not in message
-    notes = answered("--from", str(folder), "--rate", "0.5", "1", "--nodes", "8").notes
+    projected = answered("--from", str(folder), "--rate", "0.5", "1", "--nodes", "8")
+    points = projected.curves.dropna(subset="measured_epoch_time_s")
+    assert points["measured_epoch_time_s"].to_numpy() == pytest.approx(points["epoch_time_s"], rel=0.1)
+    assert points.groupby("rate")["nodes"].unique().map(list).to_dict() == {
+        62.5e6: [1],
+        125e6: [1, 2, 3, 4, 6],
+    }
+    notes = projected.notes
     assert find_note(notes, "virtual-nodes").facts == {"cores": [0.3]}
     benchmarked = find_note(notes, "benchmarked")
     assert (benchmarked.facts["nodes"], benchmarked.facts["link_bytes_s"]) == (
@@ -252,7 +263,10 @@ def test_another_model_on_a_studys_network(study, tmp_path):
     assert rows["model"].tolist() == ["resnet-50"]
     result = answered("--from", str(folder), "--step-time", "1", "--model", "resnet-50", "--rate", "1")
     options = find_note(result.notes, "not-measured")
-    assert options.facts["scales"] == ((1, 1, 1.0),) and options in (tmp_path / "projection.md").read_text()
+    assert (
+        options.facts["measured_steps"] == ((1, 1, 1.0),)
+        and options in (tmp_path / "projection.md").read_text()
+    )
     with pytest.raises(InputError) as refused:
         ask(tmp_path, "--from", str(folder), *MODEL, "--framework", "horovod-pytorch")
     assert (refused.value.code, refused.value.file) == ("unknown-name", "--framework")
@@ -369,6 +383,8 @@ def test_the_figure_is_drawn_from_what_the_table_wrote(study, tmp_path, capsys):
     drawn, caption = figure.draw(records, FigureSpec("projection", "projection"))
     assert len([ax for ax in drawn.axes if ax.axison]) == 2 * 3, "two panels for each batch size"
     assert names_in(drawn.legends[0]) == ["1 Gbit/s", "10 Gbit/s", "25 Gbit/s", "100 Gbit/s"]
+    open_markers = [line for line in drawn.axes[0].lines if line.get_markerfacecolor() == "white"]
+    assert [np.isfinite(line.get_ydata()).sum() for line in open_markers] == [5, 1, 1, 1], "links of 1 Gbit/s"
     assert find_note(caption.below, "heading").facts == {"quantities": ["speedup", "efficiency"]}
     assert caption.count(conditions.measurement_note(records.runs)) == 1
     assert conditions.run_counts_note(records.runs, False) in caption

@@ -14,7 +14,7 @@ from prediction.inputs import measured_cells
 from prediction.mesh_step import NetworkScale, describe_step
 from prediction.message_times import CollectiveBenchmark, benchmark_points, ideal_seconds
 from prediction.methods import LAW, predict_by_law
-from prediction.study import StudyPredictor
+from prediction.study_predictor import StudyPredictor
 from support import known_physics as synthetic
 from support.known_meshes import (
     BENCHMARKED_COLLECTIVES,

@@ -10,10 +10,10 @@ from common.files import CHECKOUT
 from common.schemas import schema
 from declared.models import find_graph, model_graph
 from prediction import held_out, law
-from prediction.columns import law_columns
-from prediction.inputs import exclusion_note, measured_cells, planned_cells
+from prediction.inputs import ADJUSTED, exclusion_note, measured_cells, planned_cells
+from prediction.law_rows import law_rows
 from prediction.message_times import CollectiveBenchmark, benchmark_points, bucket_bytes, message_rule
-from prediction.study import Prediction, StudyPredictor, fit_computation, shortest_epochs
+from prediction.study_predictor import Prediction, StudyPredictor, fit_computation, shortest_epochs
 from support import known_physics as synthetic
 from support.known_physics import Sharded, Truth
 
@@ -50,7 +50,7 @@ def test_epoch_times_are_adjusted_by_the_reference_benchmark():
     table = held_out.table(
         disturbed, cells, held_out.evaluate(cells, CollectiveBenchmark(), {"truth": truth_of})[1]
     )
-    assert held_out.ADJUSTED in table.notes
+    assert ADJUSTED in table.notes
 
 
 @pytest.mark.parametrize(
@@ -108,11 +108,11 @@ def test_benchmark_of_shards_replaces_that_of_all_reduce():
     )
     multi_node = cells[cells["nodes"] > 1]
     with_shards, reduced = (
-        law_columns(multi_node, CollectiveBenchmark(benchmarked))["message_s"]
+        law_rows(multi_node, CollectiveBenchmark(benchmarked))["benchmarked_messages_s"]
         for benchmarked in (points, points[points["collective"] != "all_gather"])
     )
     assert (with_shards / reduced).to_numpy() == pytest.approx(2 / 2 + 6 / 2, rel=0.1)
-    assert law_columns(multi_node, CollectiveBenchmark())["sharded"].all()
+    assert law_rows(multi_node, CollectiveBenchmark())["sharded"].all()
 
 
 def test_another_physics_is_noticed():
@@ -263,7 +263,7 @@ def test_unregistered_model_is_divided_evenly():
     )
     counts = runs[["steps", "n_allreduces"]].mul(runs["nodes"], axis="index")  # of one replica
     cells = measured_cells(runs.assign(**counts), include_meshes=True)
-    columns = law_columns(cells, CollectiveBenchmark()).set_index(cells["nodes"])
+    columns = law_rows(cells, CollectiveBenchmark()).set_index(cells["nodes"])
     assert columns.loc[4, ["tensor", "pipeline", "n_passes"]].tolist() == [2, 2, 4]
     assert columns.loc[4, "local_batch"] == 32 / (4 * 4)
-    assert columns.loc[4, "gradient_bytes"] == 4e9 and not columns["has_simulated_step"].any()
+    assert columns.loc[4, "gradient_bytes"] == 4e9 and not columns["uses_mesh_formula"].any()

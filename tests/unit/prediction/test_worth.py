@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from analysis.intervals import Estimate
-from prediction import law, predictors, projection, projection_table, worth
+from prediction import law, measured_study, numbers_predictor, projection, projection_table, worth
 from prediction.curves import hypothetical_cells, node_counts, predict_curves
 from prediction.question import GIGABIT_BYTES
 from support import known_physics as synthetic
@@ -24,7 +24,7 @@ def ask(*options, parameters="1e9"):
 
 
 def scaling(*options, nodes=256, parameters="1e9"):
-    study_law, cases = predictors.predictor_of_numbers(ask(*options, parameters=parameters), None)
+    study_law, cases = numbers_predictor.predictor_of_numbers(ask(*options, parameters=parameters), None)
     cells = hypothetical_cells(cases, [GIGABIT_BYTES * 100], node_counts(nodes))
     return worth.joint_scaling(study_law, predict_curves(study_law, cells))
 
@@ -83,7 +83,7 @@ def test_measurements_narrow_the_band_of_a_gain(informed):
 def test_errors_that_all_counts_share_cancel_in_a_gain(informed):
     n_counts = len(informed.nodes)
     shared = SimpleNamespace(
-        covariance=lambda _: np.full((n_counts, n_counts), 0.04), parts=informed.law.parts
+        log_covariance=lambda _: np.full((n_counts, n_counts), 0.04), parts=informed.law.parts
     )
     gain = worth.find_knee(replace(informed, law=shared), 0.99).gain
     assert gain.high - gain.low < 1e-3
@@ -91,11 +91,11 @@ def test_errors_that_all_counts_share_cancel_in_a_gain(informed):
 
 def test_contradicting_cells_have_finite_bands(monkeypatch):
     """A study can have cells that no law fits, whereas such numbers of a user are refused."""
-    monkeypatch.setattr(predictors, "MAX_MISFIT", math.inf)
+    monkeypatch.setattr(numbers_predictor, "MAX_MISFIT", math.inf)
     contradicting = scaling("--measured", "1x8=0.84", "2x8=0.001")
     assert (
-        np.isfinite(contradicting.law.covariance(contradicting.cells)).all()
-        and np.isfinite(contradicting.law.predict(contradicting.cells).high).all()
+        np.isfinite(contradicting.law.log_covariance(contradicting.law_rows)).all()
+        and np.isfinite(contradicting.law.predict(contradicting.law_rows).high).all()
     )
     gain = worth.find_knee(contradicting).gain
     assert gain.low <= gain.value <= gain.high <= 1 + 1e-9
@@ -103,27 +103,27 @@ def test_contradicting_cells_have_finite_bands(monkeypatch):
 
 
 def test_covariance_has_the_band_on_its_diagonal(informed):
-    covariance = informed.law.covariance(informed.cells)
-    band = informed.law.predict(informed.cells).log_sd ** 2 - law.BAND_FLOOR**2
+    covariance = informed.law.log_covariance(informed.law_rows)
+    band = informed.law.predict(informed.law_rows).log_sd ** 2 - law.EXTRA_LOG_SD**2
     assert np.diag(covariance) == pytest.approx(band)
     assert np.linalg.eigvalsh(covariance).min() > -1e-12
 
 
 def test_held_out_errors_are_half_shared_a_doubling_apart(informed):
     """All forms have a weight here, so the sums need no care for missing ones."""
-    step_law, pair = informed.law, informed.cells[np.isin(informed.nodes, [64, 128])]
-    weights = step_law.weights / step_law.weights.sum()
-    logs = np.log([form.predict(law.step_terms(pair)) for form in step_law.forms])
+    step_law, pair = informed.law, informed.law_rows[np.isin(informed.nodes, [64, 128])]
+    weights = step_law.form_weights / step_law.form_weights.sum()
+    logs = np.log([form.predict(law.build_regressors(pair)) for form in step_law.forms])
     deviations = logs - weights @ logs
-    fitted = np.array([form.log_covariance(law.step_terms(pair))[0, 1] for form in step_law.forms])
-    expected = weights @ (deviations.prod(axis=1) + 0.5 * step_law.held_out_errors**2 + fitted)
-    doublings = law.BAND_DOUBLING**2 * 3 * 4  # from 8 nodes, the most that were measured
-    assert step_law.covariance(pair)[0, 1] == pytest.approx(expected + doublings)
+    fitted = np.array([form.log_covariance(law.build_regressors(pair))[0, 1] for form in step_law.forms])
+    expected = weights @ (deviations.prod(axis=1) + 0.5 * step_law.leave_one_out_errors**2 + fitted)
+    doublings = law.DOUBLING_LOG_SD**2 * 3 * 4  # from 8 nodes, the most that were measured
+    assert step_law.log_covariance(pair)[0, 1] == pytest.approx(expected + doublings)
 
 
 def test_parts_add_up_to_the_step(informed):
-    parts = informed.law.parts(informed.cells)
-    assert parts.sum(axis=1).to_numpy() == pytest.approx(informed.law.predict(informed.cells).seconds)
+    parts = informed.law.parts(informed.law_rows)
+    assert parts.sum(axis=1).to_numpy() == pytest.approx(informed.law.predict(informed.law_rows).seconds)
     assert set(parts) == set(law.PARTS.values())
     assert parts["communication between nodes"].iloc[0] == 0
 
@@ -146,12 +146,12 @@ def test_proposed_counts_narrow_as_much_as_they_say(informed):
     proposal = worth.propose_measurements(informed, 256)
     assert proposal.counts and proposal.then < proposal.now
     assert set(proposal.counts) <= {16, 32}, "up to 4 times the measured 8 nodes, and none twice"
-    steps = informed.law.predict(informed.cells)
+    steps = informed.law.predict(informed.law_rows)
     variances = []
     for end in (-worth.TYPICAL_DEVIATION, worth.TYPICAL_DEVIATION):
         step_s = dict(zip(informed.nodes, steps.seconds * np.exp(end * steps.log_sd), strict=True))
         extended = scaling(*FOUR_SCALES, *(f"{n}x8={float(step_s[n])!r}" for n in proposal.counts))
-        variances.append(extended.law.predict(extended.cells).log_sd[-1] ** 2)
+        variances.append(extended.law.predict(extended.law_rows).log_sd[-1] ** 2)
     assert np.expm1(law.Z * np.sqrt(np.mean(variances))) == pytest.approx(proposal.then)
     assert worth.expected_width(informed, (), 256) == pytest.approx(proposal.now)
 
@@ -225,7 +225,7 @@ def test_strong_scaling_is_limited_by_small_batches(tmp_path):
 
 
 def test_forecast_of_a_campaign(campaigns):
-    study = predictors.load_measured_study(campaigns / "prediction-virtual")
+    study = measured_study.load_study_folder(campaigns / "prediction-virtual")
     priced = replace(study, runs=study.runs.assign(price_per_node_hour=3.0, currency="EUR"))
     rows = projection.predict_cases(priced, 24)
     assert set(rows["batch_size"]) == {32, 64, 128} and set(rows["rate"]) == {1.25e8}
@@ -239,7 +239,7 @@ def test_forecast_of_a_campaign(campaigns):
 
 
 def test_stated_price_comes_before_that_of_the_study(campaigns):
-    study = predictors.load_measured_study(campaigns / "prediction-virtual")
+    study = measured_study.load_study_folder(campaigns / "prediction-virtual")
     priced = replace(study, runs=study.runs.assign(price_per_node_hour=3.0, currency="EUR"))
     options = ["--from", str(campaigns / "prediction-virtual"), "--rate", "1", "--nodes", "8", "--price", "5"]
     curves = projection.project_scaling(parse_question(*options), priced).curves
@@ -248,7 +248,7 @@ def test_stated_price_comes_before_that_of_the_study(campaigns):
 
 
 def test_forecast_of_a_cell_has_its_own_links(campaigns):
-    study = predictors.load_measured_study(campaigns / "prediction-virtual")
+    study = measured_study.load_study_folder(campaigns / "prediction-virtual")
     cell = study.predictor.cells[study.predictor.cells["nodes"] == 6].iloc[0]
     (row,) = projection.predict_cases(study, 24, cell=cell["cell"]).to_dict("records")
     assert (row["rate"], row["batch_size"]) == (cell["rate"], cell["batch_size"])
@@ -261,7 +261,7 @@ def test_forecast_of_a_cell_has_its_own_links(campaigns):
 )
 def test_divided_models_of_imports_are_projected(campaigns, name, n_cases, treatment):
     """Shards and tensor parallelism of models that are not registered scale at the links they had."""
-    study = predictors.load_measured_study(campaigns / "public" / name)
+    study = measured_study.load_study_folder(campaigns / "public" / name)
     rows = projection.predict_cases(study, 64)
     assert len(rows) == n_cases and rows["treatment"].str.contains(treatment).any()
     assert set(rows["rate"]) == set(study.runs["bandwidth_bytes_s"].dropna())

@@ -40,7 +40,7 @@ from declared.references import load_reference
 from declared.replicates import Replicates
 from declared.responses import RESPONSES
 from network import fit
-from prediction import crossover, held_out, hybrid, methods, predictors, projection, what_if
+from prediction import crossover, held_out, hybrid, measured_study, methods, projection, what_if
 from prediction.inputs import measured_cells
 from prediction.message_times import CollectiveBenchmark, benchmark_points
 from prediction.question import build_question
@@ -112,7 +112,7 @@ def table_data(
     phases = read_table(CAMPAIGNS / "phases-virtual" / "phases.csv", "phases")
     prepared, benchmarks = measured_cells(runs), CollectiveBenchmark(benchmark_points(network))
     every, errors = held_out.evaluate(prepared, benchmarks, methods.methods())
-    study = predictors.load_measured_study(FOLDER)
+    study = measured_study.load_study_folder(FOLDER)
     projected = projection.project_scaling(build_question(from_=FOLDER, nodes=8), study)
     estimate = {"rank": 0, "bytes": dict.fromkeys(memory.HEADINGS, 1)}
     with_energy = runs.assign(energy_package_j=5.0, energy_scope="package", peak_flops_s=1e12)

@@ -18,7 +18,7 @@ from common.files import CHECKOUT
 from declared.datasets import load_dataset
 from declared.study import load_study
 from plan.campaign import measured_campaign
-from prediction.predictors import load_records
+from prediction.measured_study import load_study_tables
 from report import proposal
 from report.request import (
     Question,
@@ -162,7 +162,7 @@ def test_two_levels_of_a_factor_are_refused() -> None:
 
 def test_nodes_beyond_the_measured_are_predicted(records: Records) -> None:
     series = choose_series(records.runs, {})
-    study = load_records(PREDICTION / "runs.csv", PREDICTION / "network.csv")
+    study = load_study_tables(PREDICTION / "runs.csv", PREDICTION / "network.csv")
     predicted, answer = project(study, series.largest, 16)
     assert answer and project(study, "no cell", 16)[1] == ""
     measured = series.measured_epoch(6)

@@ -147,7 +147,7 @@ class SpeedAdjustment:
     Attributes:
         plain: Means of the measured epoch times.
         reason_unadjusted: Why nothing is adjusted; "" if means or ratios are.
-        adjusted: Means of the adjusted epoch times, or None.
+        adjusted_means: Means of the adjusted epoch times; None if neither means nor ratios are adjusted.
         slopes_alone: Slope of each covariate without the other one, from runs with a reference benchmark.
         covariates: Covariates of these runs, less the mean of their block and setting, a column each.
         times: Adjusted epoch times of the runs, s; None if nothing is adjusted.
@@ -156,7 +156,7 @@ class SpeedAdjustment:
 
     plain: CellMeans
     reason_unadjusted: str = ""
-    adjusted: AdjustedMeans | None = None
+    adjusted_means: AdjustedMeans | None = None
     slopes_alone: Mapping[str, Slopes] = field(default_factory=dict)
     covariates: pd.DataFrame = field(default_factory=pd.DataFrame)
     times: "pd.Series[float] | None" = None
@@ -165,14 +165,14 @@ class SpeedAdjustment:
     @property
     def leading_covariate(self) -> str | None:
         """The covariate that was selected first, or else predicts runs best alone; None without any slope."""
-        if self.adjusted:
-            return self.adjusted.slopes.covariates[0]
+        if self.adjusted_means:
+            return self.adjusted_means.slopes.covariates[0]
         return max(self.slopes_alone, key=lambda name: self.slopes_alone[name].gain, default=None)
 
     @property
-    def means(self) -> AdjustedMeans | None:
-        """Adjusted means, or None if adjusting narrows their intervals by less than MIN_IMPROVEMENT."""
-        return self.adjusted if self.mean_narrowing >= MIN_IMPROVEMENT else None
+    def reported_means(self) -> AdjustedMeans | None:
+        """`adjusted_means`, or None if adjusting narrows intervals of means by less than MIN_IMPROVEMENT."""
+        return self.adjusted_means if self.mean_narrowing >= MIN_IMPROVEMENT else None
 
     @property
     def adjusts_ratios(self) -> bool:
@@ -184,27 +184,29 @@ class SpeedAdjustment:
 
         Values are NaN for pairs that are not adjusted. Pairs of independent groups are adjusted if means are.
         """
-        if self.adjusted is None:
+        if self.adjusted_means is None:
             return pd.DataFrame(math.nan, index=range(len(numerator)), columns=["value", "low", "high"])
-        rows = self.adjusted.ratios(numerator, denominator)
-        is_adjusted = np.where(rows["within_blocks"] > 0, self.adjusts_ratios, self.means is not None)
+        rows = self.adjusted_means.ratios(numerator, denominator)
+        is_adjusted = np.where(
+            rows["within_blocks"] > 0, self.adjusts_ratios, self.reported_means is not None
+        )
         return rows[["value", "low", "high"]].where(pd.Series(is_adjusted, index=rows.index), axis="index")
 
     @cached_property
     def mean_narrowing(self) -> float:
         """Share by which adjusting narrows intervals of means, median over cells; NaN without adjustment."""
-        if self.adjusted is None:
+        if self.adjusted_means is None:
             return math.nan
-        return float(1 - (self.adjusted.half_widths / self.plain.half_widths).median())
+        return float(1 - (self.adjusted_means.half_widths / self.plain.half_widths).median())
 
     @cached_property
     def ratio_narrowing(self) -> float:
         """The same for ratios of consecutive cells within blocks."""
-        if self.adjusted is None:
+        if self.adjusted_means is None:
             return math.nan
         names = list(self.plain.values_by_cell)
         adjusted_ratios, plain_ratios = (
-            cell_means.ratios(names[1:], names[:-1]) for cell_means in (self.adjusted, self.plain)
+            cell_means.ratios(names[1:], names[:-1]) for cell_means in (self.adjusted_means, self.plain)
         )
         width = np.log(adjusted_ratios["high"] / adjusted_ratios["low"]) / np.log(
             plain_ratios["high"] / plain_ratios["low"]
@@ -224,7 +226,7 @@ class SpeedAdjustment:
     *SETTING,
 )
 def adjust_for_speed(runs: pd.DataFrame) -> SpeedAdjustment:
-    """Adjust a study's epoch times for machine speed; `adjusted` is None if that gains too little."""
+    """Adjust a study's epoch times for machine speed; `adjusted_means` is None if that gains too little."""
     plain, ok = estimate_means(runs), successful(runs)
     referenced = ok[ok["reference_s"].notna()]
     if referenced.empty:
@@ -232,27 +234,27 @@ def adjust_for_speed(runs: pd.DataFrame) -> SpeedAdjustment:
     covariates, y = covariates_of(referenced), np.log(referenced["epoch_time_s"].to_numpy(float))
     cell, block, setting = pd.factorize(referenced["cell"])[0], block_of(referenced), setting_of(referenced)
     block_setting = pd.factorize(pd.MultiIndex.from_arrays([block, setting]))[0]
-    within = covariates.apply(_centred, group=block_setting, raw=True)
+    centred = covariates.apply(_centred, group=block_setting, raw=True)
     unused: dict[str, str] = {}
-    for name in within:
+    for name in centred:
         title = COVARIATE_TITLES[name]
-        if within[name].isna().any():
+        if centred[name].isna().any():
             unused[name] = Note("not-recorded", f"not all runs record {title}", covariate=name)
-        elif not _is_homogeneous(within[name].to_numpy(), cell, block_setting):
+        elif not _is_homogeneous(centred[name].to_numpy(), cell, block_setting):
             text = f"cells {SAME_SETTING} differ in {title}, which they may cause themselves"
             unused[name] = Note("cells-differ", text, covariate=name)
-    within = within.drop(columns=list(unused))
-    alone = {name: slopes for name in within if (slopes := fit_slopes(y, within[[name]], cell, block))}
-    slopes = select_slopes(y, within[list(alone)], cell, block)
+    centred = centred.drop(columns=list(unused))
+    alone = {name: slopes for name in centred if (slopes := fit_slopes(y, centred[[name]], cell, block))}
+    slopes = select_slopes(y, centred[list(alone)], cell, block)
     if missing := len(ok) - len(referenced):
         text = f"{missing} of {len(ok)} runs have no reference benchmark"
         reason: str = Note("some-without-reference", text, lacking=missing, runs=len(ok))
     else:
         reason = NO_BETTER if alone else unused.get(REFERENCE) or NO_SLOPE
     if missing or slopes is None:
-        return SpeedAdjustment(plain, reason, None, alone, within, unused=unused)
+        return SpeedAdjustment(plain, reason, None, alone, centred, unused=unused)
     names = list(slopes.covariates)
-    distance = _distances_from_mean(covariates[names], within[names], block, setting)
+    distance = _distances_from_mean(covariates[names], centred[names], block, setting)
     factor = np.exp(distance @ slopes.values)
     times = referenced["epoch_time_s"].astype(float) * factor.mean() / factor
     seconds = Values.from_runs(referenced.assign(epoch_time_s=times), "epoch_time_s")
@@ -261,26 +263,26 @@ def adjust_for_speed(runs: pd.DataFrame) -> SpeedAdjustment:
         Values.from_runs(referenced.assign(distance=column), "distance") for column in distance.T
     )
     lost_df = SELECTION_DF + len(slopes.values)
-    adjusted = AdjustedMeans(seconds.log.by_cell, lost_df, seconds, slopes, distances)
-    result = SpeedAdjustment(plain, "", adjusted, alone, within, times, unused)
+    means = AdjustedMeans(seconds.log.by_cell, lost_df, seconds, slopes, distances)
+    result = SpeedAdjustment(plain, "", means, alone, centred, times, unused)
     return (
         result
-        if result.means or result.adjusts_ratios
-        else replace(result, reason_unadjusted=NO_BETTER, adjusted=None, times=None)
+        if result.reported_means or result.adjusts_ratios
+        else replace(result, reason_unadjusted=NO_BETTER, adjusted_means=None, times=None)
     )
 
 
 def _distances_from_mean(
-    covariates: pd.DataFrame, within: pd.DataFrame, block: np.ndarray, setting: np.ndarray
+    covariates: pd.DataFrame, centred: pd.DataFrame, block: np.ndarray, setting: np.ndarray
 ) -> np.ndarray:
     """Return the distance of covariates from the campaign's mean, [runs, covariates].
 
-    It is the distance `within` block and setting plus the distance of the block, which is 0 for a run that is
-    alone in its block.
+    It is the distance within block and setting, `centred`, plus the distance of the block, which is 0 for a
+    run that is alone in its block.
     """
     of_blocks = [_mean(_centred(column, setting), block) for column in covariates.to_numpy().T]
     shared = (np.bincount(block)[block] > 1)[:, None]
-    return within.to_numpy() + np.where(shared, np.column_stack(of_blocks), 0.0)
+    return centred.to_numpy() + np.where(shared, np.column_stack(of_blocks), 0.0)
 
 
 def covariates_of(runs: pd.DataFrame) -> pd.DataFrame:
@@ -303,7 +305,7 @@ def adjusted_times(runs: pd.DataFrame) -> "pd.Series[float]":
     if "reference_s" not in ok or ok["reference_s"].isna().all():
         return plain
     result = adjust_for_speed(runs)
-    return plain if result.means is None or result.times is None else result.times
+    return plain if result.reported_means is None or result.times is None else result.times
 
 
 def setting_of(runs: pd.DataFrame) -> np.ndarray:
@@ -343,16 +345,16 @@ def summarize(runs: pd.DataFrame, result: SpeedAdjustment) -> pd.DataFrame:
     Columns: factors, n, epoch_time_s and adjusted_s with bounds (s), change (of the mean, a share), width (of
     the adjusted interval, as a share of the plain one).
     """
-    if result.means is None:
+    if result.reported_means is None:
         return pd.DataFrame(columns=["cell"])
-    plain, adjusted = result.plain.cell_statistics, result.means.cell_statistics
+    plain, adjusted = result.plain.cell_statistics, result.reported_means.cell_statistics
     rows = cell_levels(runs).set_index("cell", drop=False)
     rows = rows[rows.index.isin(plain.index)]
     rows["n"] = plain["n"].reindex(rows.index)
     for name, means in (("epoch_time_s", plain), ("adjusted_s", adjusted)):
         rows = rows.join(name_bounds(means, name))
     rows["change"] = rows["adjusted_s"] / rows["epoch_time_s"] - 1
-    rows["width"] = (result.means.half_widths / result.plain.half_widths).reindex(rows.index)
+    rows["width"] = (result.reported_means.half_widths / result.plain.half_widths).reindex(rows.index)
     return rows.reset_index(drop=True)
 
 
@@ -360,12 +362,12 @@ def table(runs: pd.DataFrame) -> tables.Table:
     """Return the table of a study; it has no rows if means are not adjusted."""
     result = adjust_for_speed(runs)
     data = summarize(runs, result)
-    if result.means is None:
+    if result.reported_means is None:
         why = interval_gain_note(result) or adjusted_tables_note(result)
         notes = [
             why,
             slopes_note(result),
-            METHOD if result.adjusted else "",
+            METHOD if result.adjusted_means else "",
             conditions.measurement_note(runs),
         ]
         display = pd.DataFrame(columns=["cell"], dtype=str)
@@ -403,9 +405,9 @@ def table(runs: pd.DataFrame) -> tables.Table:
 
 def interval_gain_note(result: SpeedAdjustment) -> str:
     """Return a note on how much adjusting narrows intervals; "" if nothing is adjusted."""
-    if result.adjusted is None:
+    if result.adjusted_means is None:
         return ""
-    is_means, is_ratios = result.means is not None, result.adjusts_ratios
+    is_means, is_ratios = result.reported_means is not None, result.adjusts_ratios
     text = (
         f"Intervals of adjusted means are {_width_change(result.mean_narrowing)} (median), those of adjusted "
         f"ratios within blocks {_width_change(result.ratio_narrowing)}. Adjusting requires "
@@ -423,13 +425,13 @@ def interval_gain_note(result: SpeedAdjustment) -> str:
 
 def adjusted_tables_note(result: SpeedAdjustment) -> Note:
     """Return a note on which numbers are adjusted, and by which covariates, or why no number is."""
-    if result.adjusted is None:
+    if result.adjusted_means is None:
         return Note(
             "epoch-times-not-adjusted",
             f"Epoch times are not adjusted: {result.reason_unadjusted}.",
             why=result.reason_unadjusted,
         )
-    names, means = result.adjusted.slopes.covariates, result.means is not None
+    names, means = result.adjusted_means.slopes.covariates, result.reported_means is not None
     by = " and ".join(COVARIATE_TITLES[name] for name in names)
     places = ["means in table `adjusted`"] * means + ["ratios in table `effects`"] * result.adjusts_ratios
     text = f"Adjusted by {by}: {' and '.join(places)}."
@@ -451,7 +453,11 @@ def slopes_note(result: SpeedAdjustment) -> str:
         f"{tables.number(slopes.correlation, 2)})"
         for name, slopes in result.slopes_alone.items()
     ]
-    chosen = result.adjusted.slopes if result.adjusted else result.slopes_alone[result.leading_covariate]
+    chosen = (
+        result.adjusted_means.slopes
+        if result.adjusted_means
+        else result.slopes_alone[result.leading_covariate]
+    )
     by = " and ".join(COVARIATE_TITLES[name] for name in chosen.covariates)
     dropped = " ".join(f"Not used: {why}." for why in result.unused.values())
     text = (

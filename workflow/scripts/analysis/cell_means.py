@@ -39,7 +39,7 @@ With a larger value, intervals are narrower, but the noisiest cell's cover the t
 The table of cell means (analysis.cells) prints the intervals of `cell_statistics`, and computes intervals of
 medians itself. Other modules have the intervals of accuracy and perplexity (plain t, `intervals.means`), of
 fitted scaling laws (analysis.scaling) and of adjusted times (analysis.adjusted). Predictions use none of
-these: the law pools the noise of runs over cells (`prediction.law.StepLaw.error`).
+these: the law pools the noise of runs over cells (`prediction.law.OptimizerStepLaw.error`).
 """
 
 import math

@@ -10,7 +10,7 @@ serial, parallel, tree and linear terms, and lets the user add others: c to f ar
 and of a ring (Thakur et al. 2005). Fits minimize relative errors, because predictions are judged by them; a
 cell's weight is its number of runs.
 
-Each function takes measured cells of one series and cells to predict (prediction.law.COLUMNS), and returns
+Each function takes measured cells of one series and cells to predict (`law.LAW_COLUMNS`), and returns
 seconds, NaN if the model cannot predict a cell.
 """
 
@@ -21,7 +21,7 @@ import pandas as pd
 from scipy.optimize import nnls
 
 from analysis import leave_out
-from prediction.law import HIERARCHICAL, Array, Terms, step_terms
+from prediction.law import HIERARCHICAL, Array, Regressors, build_regressors
 
 Model = Callable[[pd.DataFrame, pd.DataFrame], Array]
 
@@ -58,14 +58,17 @@ def predict_log_linear(measured: pd.DataFrame, cells: pd.DataFrame) -> Array:
 def predict_by_hand(measured: pd.DataFrame, cells: pd.DataFrame) -> Array:
     """Return the optimizer steps of the smallest scale, plus the gradients at the rate of the links."""
     base = measured[measured["n_devices"] == measured["n_devices"].min()]
-    base_terms, new_terms = step_terms(base), step_terms(cells)
-    estimable = [True, len(np.unique(base_terms.batch)) > 1, len(np.unique(base_terms.passes)) > 1]
+    base_regressors, new_regressors = build_regressors(base), build_regressors(cells)
+    estimable = [True, len(np.unique(base_regressors.batch)) > 1, len(np.unique(base_regressors.passes)) > 1]
     shares = (
-        _computation_columns(base_terms)[:, estimable] / base["optimizer_step_s"].to_numpy(float)[:, None]
+        _computation_columns(base_regressors)[:, estimable]
+        / base["optimizer_step_s"].to_numpy(float)[:, None]
     )
     coefficients = nnls(shares, np.ones(len(base)))[0]
-    sent_s = new_terms.node_terms[HIERARCHICAL] - base_terms.node_terms[HIERARCHICAL].max()
-    seconds: Array = _computation_columns(new_terms)[:, estimable] @ coefficients + sent_s
+    sent_s = (
+        new_regressors.node_regressors[HIERARCHICAL] - base_regressors.node_regressors[HIERARCHICAL].max()
+    )
+    seconds: Array = _computation_columns(new_regressors)[:, estimable] @ coefficients + sent_s
     return seconds
 
 
@@ -92,8 +95,12 @@ def _log_columns(cells: pd.DataFrame) -> Array:
     return np.column_stack([np.ones(len(cells)), *map(np.log, (k, p, k * b * p, rate))])
 
 
-def _computation_columns(terms: Terms) -> Array:
+def _computation_columns(regressors: Regressors) -> Array:
     """Return samples with the idle turns of a pipeline, passes and updates, [cells, 3]."""
     return np.column_stack(
-        [terms.samples * (1 + terms.idle_turns / terms.passes), terms.passes, terms.updated]
+        [
+            regressors.samples * (1 + regressors.idle_turns / regressors.passes),
+            regressors.passes,
+            regressors.updated,
+        ]
     )

@@ -1,8 +1,8 @@
 """Table `crossover`: the predicted fastest strategy at each link rate.
 
-The step-time law predicts the epoch time of every planned cell on several nodes, at the study's link rates
-and at others, from runs on one node and the collective benchmark. Nothing is fitted to runs on several
-nodes. Measured epoch times are listed with the predictions.
+The law predicts the epoch time of every planned cell on several nodes, at the study's link rates and at
+others, from runs on one node and the collective benchmark. Nothing is fitted to runs on several nodes.
+Measured epoch times are listed with the predictions.
 """
 
 import sys
@@ -21,7 +21,7 @@ from prediction.held_out import EMULATED
 from prediction.inputs import PARALLELISM_FACTORS, measured_cells, planned_cells
 from prediction.message_times import CollectiveBenchmark, rate_text, read_benchmark
 from prediction.question import GIGABIT_BYTES, RATES
-from prediction.study import StudyPredictor
+from prediction.study_predictor import StudyPredictor
 
 TITLE = "Which strategy is fastest, by the rate of the links"
 NOTHING_TO_COMPARE = Note(

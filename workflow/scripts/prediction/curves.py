@@ -7,8 +7,8 @@ import pandas as pd
 
 from analysis.level_words import treatment_text
 from analysis.records import levels_in_order, treatments
-from declared.factors import is_custom
-from prediction.study import StudyPredictor
+from declared.factors import factor_names, is_custom
+from prediction.study_predictor import StudyPredictor
 
 FACTORS = ["framework", "device", "model", "dataset", "treatment", "batch_size"]
 CURVE = [*FACTORS, "rate"]
@@ -31,7 +31,7 @@ def node_counts(max_nodes: int) -> np.ndarray:
 
 
 def hypothetical_cells(
-    cases: pd.DataFrame, rates: Sequence[float], counts: np.ndarray, *, has_sample_count: bool = True
+    cases: pd.DataFrame, rates: Sequence[float] | None, counts: np.ndarray, *, has_sample_count: bool = True
 ) -> pd.DataFrame:
     """Return cells like `inputs.measured_cells` for each case on all numbers of nodes at all rates.
 
@@ -40,7 +40,7 @@ def hypothetical_cells(
 
     Args:
         cases: One cell for each case, with `samples`.
-        rates: Link rates in bytes/s; if empty, the rate of each case.
+        rates: Link rates in bytes/s; None: each case has its own.
         counts: Numbers of nodes.
         has_sample_count: Whether `samples` is the size of the data set; measurements made elsewhere can have
             any number.
@@ -49,7 +49,7 @@ def hypothetical_cells(
     share = cases["samples"] / (cases["batches_per_epoch"] * cases["n_devices"] * cases["local_batch"])
     cells = cases.assign(per_node=per_node, share=share.where(cases["uses_mesh"], 1.0)).drop(columns="nodes")
     cells = cells.merge(pd.DataFrame({"nodes": counts}), how="cross")
-    if len(rates):
+    if rates is not None:
         cells = cells.drop(columns="rate").merge(pd.DataFrame({"rate": list(rates)}), how="cross")
     nodes = cells["nodes"].astype(float)
     n_devices = nodes * cells["per_node"]
@@ -91,36 +91,49 @@ def predict_curves(predictor: StudyPredictor, cells: pd.DataFrame) -> pd.DataFra
     """Predict `hypothetical_cells`: BAND_COLUMNS except cost, relative to the predicted time on one node.
 
     Columns with the suffixes `_low` and `_high` have the ends of 90 % bands. These are the bands of the law,
-    except that no end is better than ideal scaling (`_clip_at_ideal`): on n nodes, a time is at least one
-    n-th of the predicted time on one node. Bands of speed-ups ignore the uncertainty of the time on one node.
-    Curves without a prediction at some number of nodes are excluded.
+    except that on n nodes no end is better than ideal scaling, one n-th of the predicted time on one node, or
+    than the prediction, if that is still better. Bands of speed-ups ignore the uncertainty of the time on one
+    node. Curves without a prediction at some number of nodes are excluded.
     """
     times = predictor.predict(cells)
     curves, is_one_node = cells.assign(epoch_time_s=times.seconds), cells["nodes"] == 1
     groups = [cells[name] for name in CURVE]
     base_s = curves["epoch_time_s"].where(is_one_node).groupby(groups, dropna=False).transform("max")
-    # The higher end of a time is the lower end of a speed-up.
-    for time_end, speedup_end, end_s in (
+    best_speedup = np.maximum(base_s / times.seconds, cells["nodes"])
+    # The shortest time is the highest speed-up.
+    for time_end, speedup_end, seconds in (
         ("", "", times.seconds), ("_low", "_high", times.low), ("_high", "_low", times.high)
     ):  # fmt: skip
-        speedup = _clip_at_ideal(base_s / end_s, base_s / times.seconds, cells["nodes"])
-        clipped_s = (base_s / speedup).where(~is_one_node, end_s)
-        curves[f"epoch_time_s{time_end}"] = clipped_s
-        curves[f"node_hours{time_end}"] = cells["nodes"] * clipped_s / SECONDS_PER_HOUR
-        curves[f"throughput_samples_s{speedup_end}"] = cells["samples"] / clipped_s
+        speedup = np.minimum(base_s / seconds, best_speedup)
+        limited_s = (base_s / speedup).where(~is_one_node, seconds)
+        curves[f"epoch_time_s{time_end}"] = limited_s
+        curves[f"node_hours{time_end}"] = cells["nodes"] * limited_s / SECONDS_PER_HOUR
+        curves[f"throughput_samples_s{speedup_end}"] = cells["samples"] / limited_s
         curves[f"speedup{speedup_end}"] = speedup.where(~is_one_node, 1.0)
         curves[f"efficiency{speedup_end}"] = curves[f"speedup{speedup_end}"] / cells["nodes"]
     is_complete = (base_s / times.seconds).notna().groupby(groups, dropna=False).transform("all")
     return curves[is_complete.astype(bool)].reset_index(drop=True)
 
 
-def _clip_at_ideal(speedup: pd.Series, predicted: pd.Series, nodes: pd.Series) -> pd.Series:
-    """Return speed-ups, such as the ends of bands, limited by ideal scaling.
+def with_measured_times(curves: pd.DataFrame, cells: pd.DataFrame) -> pd.DataFrame:
+    """Return curves with a column `measured_epoch_time_s`: the mean of the cell at a point, NaN without one.
 
-    The law alone would allow n nodes to be more than n times as fast as one. If the predicted speed-up itself
-    is above ideal scaling, it is the limit.
+    Args:
+        curves: Curves of `predict_curves`.
+        cells: Measured cells (`inputs.measured_cells`).
     """
-    return np.minimum(speedup, np.maximum(predicted, nodes))
+    # The level of `bandwidth` is that of the case; `rate` has that of the point, which matters between nodes.
+    levels = [name for name in factor_names(cells) if name in curves and name not in ("nodes", "bandwidth")]
+
+    def points(table: pd.DataFrame) -> "pd.Series[str]":
+        link = table["rate"].where(table["nodes"] > 1)
+        columns = [*(table[name].astype(float) for name in ("nodes", "n_devices")), link.astype(float)]
+        return pd.Series(
+            list(zip(*columns, *(table[name] for name in levels), strict=True)), table.index
+        ).map(str)
+
+    measured = cells["epoch_time_s"].groupby(points(cells)).mean()
+    return curves.assign(measured_epoch_time_s=points(curves).map(measured))
 
 
 def max_nodes_above(nodes: np.ndarray, efficiency: np.ndarray, level: float) -> float:

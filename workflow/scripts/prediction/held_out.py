@@ -3,8 +3,8 @@
 The folds hold out the largest number of nodes, the two largest, each batch size, each link rate, each
 strategy with model parallelism, and two corners: cells that are extreme in all factors are predicted from
 cells that are extreme in none. Collective benchmarks at held-out node counts or rates are not used either. A
-second CSV has every prediction. Bands are the law's own (`StudyPredictor.predict`); scaling projections limit
-them by ideal scaling (`predictors.load_records`).
+second CSV has every prediction. Bands are the law's own (`StudyPredictor.predict`). The docstring of
+prediction.projection says how scaling projections differ.
 """
 
 import math
@@ -18,15 +18,21 @@ import numpy as np
 import pandas as pd
 
 from analysis import conditions, intervals, tables
-from analysis.adjusted import adjusted_times
 from analysis.intervals import Estimate
 from analysis.level_words import combination_text, treatment_text
-from analysis.records import read_timing_runs, successful, treatments, varying, with_batch_numbers
+from analysis.records import read_timing_runs, treatments, varying, with_batch_numbers
 from common.notes import Note
 from common.options import run_program
 from declared.factors import MIN_LEVELS_TO_HOLD_OUT
 from environments.built import read_built
-from prediction.inputs import exclusion_note, heterogeneous_note, is_heterogeneous, measured_cells, pooled_cv
+from prediction.inputs import (
+    adjusted_note,
+    exclusion_note,
+    heterogeneous_note,
+    is_heterogeneous,
+    measured_cells,
+    pooled_cv,
+)
 from prediction.message_times import CollectiveBenchmark, rate_text, read_benchmark
 from prediction.methods import LAW, NOT_HELD_OUT, Fold, Method, Prediction, methods
 
@@ -54,10 +60,11 @@ NOTHING_HELD_OUT = Note(
 )
 METHODS = Note(
     "methods",
-    "The law: computation of a device, and the cost of more nodes in several forms (flat ring, hierarchical, "
-    "tree, by the collective benchmark, growing with the logarithm of nodes), each fitted to the cells that "
-    "are not held out, with weak priors from nominal rates, and averaged by their held-out errors. By hand: "
-    "the smallest scale, plus 2 (n − 1) / n × gradient bytes at the link's rate, nothing fitted.",
+    "The law: computation of a device, and the cost of more nodes in several forms (flat ring, "
+    "hierarchical, tree, by the collective benchmark, growing with the logarithm of nodes), each fitted to "
+    "the cells that are not held out, with weak priors from nominal rates, and averaged by how well each "
+    "predicts one of these cells from the others. By hand: the smallest scale, plus 2 (n − 1) / n × "
+    "gradient bytes at the link's rate, nothing fitted.",
 )
 COUNTED = Note("all-left-out", "All that was left out: a cell counts once for each fold that holds it out.")
 IN_SAMPLE = "nothing (fit)"
@@ -65,11 +72,6 @@ IN_SAMPLE = "nothing (fit)"
 KINDS = ("nodes", "batch size", "link rate", "corner", "strategy")
 ALL = "all that was left out"
 _percent_text = partial(tables.change, decimals=1)
-ADJUSTED = Note(
-    "adjusted",
-    "Epoch times are adjusted for machine speed (table `adjusted`), both those fitted and those compared "
-    "with predictions.",
-)
 EMULATED = Note(
     "emulated",
     "Nodes are emulated: this tests the methods on the loopback of one machine, not on a network.",
@@ -239,10 +241,9 @@ def _band_share(fold_table: pd.DataFrame) -> float:
 def table(runs: pd.DataFrame, cells: pd.DataFrame, rows: pd.DataFrame) -> tables.Table:
     """Return the table of a study; `rows` from `evaluate`."""
     text_columns = ["left out", "method", "worst cell"]
-    plain = successful(runs)["epoch_time_s"].astype(float)
     site_notes = [
         EMULATED if conditions.is_emulated(runs) else "",
-        "" if plain.equals(adjusted_times(runs)) else ADJUSTED,
+        adjusted_note(runs),
         exclusion_note(runs, include_meshes=True),
         heterogeneous_note(runs),
         conditions.measurement_note(runs),

@@ -28,7 +28,7 @@ from common.options import run_program
 from common.schemas import schema
 from common.tables import read_table
 from declared.factors import fixed_shares
-from prediction.study import cells_with_costs
+from prediction.study_predictor import cells_with_costs
 from ranks.worker.sampling import divide_step
 
 TITLE = "Does adding a slower device pay? Predicted and measured epoch times of heterogeneous ranks"
@@ -115,7 +115,7 @@ def _cells_with_costs(runs: pd.DataFrame, network: pd.DataFrame) -> pd.DataFrame
     return cells.assign(
         fixed_epoch_s=batches_per_epoch * cells["fixed_s"] + n_allreduces * cells["update_s"],
         sample_epoch_s=batches_per_epoch * cells["sample_s"],
-        allreduce_s=n_allreduces * cells["message_s"],
+        allreduce_s=n_allreduces * cells["benchmarked_messages_s"],
         step_samples=(cells["local_batch"] * cells["n_devices"]).round().astype(int),
     )
 

@@ -1,4 +1,4 @@
-"""The inputs of predictions: the cells of a study, measured or planned, with the columns that they need.
+"""The cells of a study, measured or planned, with the columns that predictions need.
 
 In all tables of this package, `rate` is the rate of a node's links in one direction, and `inside_rate` the
 rate of a device's links inside a node, both in bytes/s; NaN: unknown.
@@ -35,14 +35,19 @@ HETEROGENEOUS = Note(
     "Cells with heterogeneous nodes or ranks are excluded, because the law assumes that all have the same "
     "speed. The table hybrid predicts them.",
 )
+ADJUSTED = Note(
+    "adjusted",
+    "Epoch times are adjusted for machine speed (table `adjusted`), both those fitted and those compared "
+    "with predictions.",
+)
 INTEGER_COLUMNS = ["nodes", "ranks", "n_devices", "sync_every"]
 EXCLUSION_CAUSES = {
     "uncounted": "batches or all-reduces were not counted",
     "divided": "they use model parallelism",
     "of_strategies": "their strategy partitions each layer separately, which is simulated, not predicted",
 }
-# Columns that the law needs besides factors and measured times. Most of them are known before runs.
-LAW_INPUTS = [
+# Columns of a cell besides factors and measured times. Most of them are known before runs.
+CELL_COLUMNS = [
     "local_batch", "batches_per_epoch", "n_allreduces", "rate", "inside_rate", "gradient_bytes", "samples",
 ]  # fmt: skip
 
@@ -50,8 +55,8 @@ LAW_INPUTS = [
 def measured_cells(runs: pd.DataFrame, include_meshes: bool = False) -> pd.DataFrame:
     """Return a row for each measured cell.
 
-    Columns: factors, INTEGER_COLUMNS, LAW_INPUTS, epoch_time_s, n (runs), sd, and what `uses_mesh` and
-    `lbann_layout` return. Epoch times are adjusted for machine speed, as in tables (`analysis.adjusted`). The
+    Columns: factors, INTEGER_COLUMNS, CELL_COLUMNS, epoch_time_s, n (runs), sd, and what `uses_mesh` and
+    `lbann_layout` return. Epoch times are adjusted for machine speed (`adjusted.adjusted_times`). The
     batches and all-reduces of an epoch are scaled to the samples of the data set, as epoch times are.
 
     Args:
@@ -60,20 +65,20 @@ def measured_cells(runs: pd.DataFrame, include_meshes: bool = False) -> pd.DataF
     """
     ok = count_steps(successful(runs))
     ok = ok.assign(epoch_time_s=adjusted_times(runs).reindex(ok.index))
-    ok = _describe(ok[~has_layer_strategy(ok)])
+    ok = _add_plan_columns(ok[~has_layer_strategy(ok)])
     ok = ok if include_meshes else ok[~ok["uses_mesh"]]
     ok = ok.assign(
         batches_per_epoch=scale_to_dataset(ok, "steps"), n_allreduces=scale_to_dataset(ok, "n_allreduces")
     )
     by_cell = ok.groupby("cell", sort=False)
     level_columns = [name for name in [*factor_names(runs), "baseline"] if name not in INTEGER_COLUMNS]
-    cells = by_cell[[*level_columns, *INTEGER_COLUMNS, *LAW_INPUTS, "uses_mesh", "lbann_layout"]].first()
+    cells = by_cell[[*level_columns, *INTEGER_COLUMNS, *CELL_COLUMNS, "uses_mesh", "lbann_layout"]].first()
     times = by_cell["epoch_time_s"]
     cells = cells.assign(epoch_time_s=times.mean(), n=times.size(), sd=times.std())
     if "bandwidth" in cells:  # The level "site" is not a number.
         cells["bandwidth"] = (8 * cells["rate"] / 1e6).fillna(cells["bandwidth"])
     cells = cells.dropna(subset=["batches_per_epoch", "n_allreduces"])
-    kinds = dict.fromkeys(INTEGER_COLUMNS, int) | dict.fromkeys(LAW_INPUTS, float)
+    kinds = dict.fromkeys(INTEGER_COLUMNS, int) | dict.fromkeys(CELL_COLUMNS, float)
     return cells.astype(kinds).reset_index()
 
 
@@ -82,16 +87,16 @@ def planned_cells(runs: pd.DataFrame) -> pd.DataFrame:
     cells = (
         runs[(runs["nodes"] > 1) & ~has_layer_strategy(runs)].drop_duplicates("cell").reset_index(drop=True)
     )
-    cells = _describe(cells)
+    cells = _add_plan_columns(cells)
     n_allreduces = cells["samples"] / cells["effective_batch"].astype(float)
     batches_per_epoch = n_allreduces * cells["sync_every"].astype(int)
     cells = cells.assign(batches_per_epoch=batches_per_epoch, n_allreduces=n_allreduces)
-    columns = ["cell", *factor_names(runs), "baseline", "ranks", "n_devices", *LAW_INPUTS]
+    columns = ["cell", *factor_names(runs), "baseline", "ranks", "n_devices", *CELL_COLUMNS]
     kinds = dict.fromkeys(INTEGER_COLUMNS, int) | {"local_batch": float}
     return cells[[*columns, "uses_mesh", "lbann_layout"]].astype(kinds)
 
 
-def _describe(runs: pd.DataFrame) -> pd.DataFrame:
+def _add_plan_columns(runs: pd.DataFrame) -> pd.DataFrame:
     """Return runs with the columns of `measured_cells` that do not depend on their times."""
     unknown, has_mesh = pd.Series(np.nan, index=runs.index), uses_mesh(runs)
     division = [
@@ -186,6 +191,12 @@ def has_layer_strategy(runs: pd.DataFrame) -> pd.Series:
 def heterogeneous_note(runs: pd.DataFrame) -> str:
     """Return a note on cells with heterogeneous nodes or ranks, "" if there are none."""
     return HETEROGENEOUS if is_heterogeneous(runs).any() else ""
+
+
+def adjusted_note(runs: pd.DataFrame) -> str:
+    """Return a note that epoch times are adjusted for machine speed, "" if they are not."""
+    measured = successful(runs)["epoch_time_s"].astype(float)
+    return "" if measured.equals(adjusted_times(runs)) else ADJUSTED
 
 
 def is_heterogeneous(runs: pd.DataFrame) -> pd.Series:

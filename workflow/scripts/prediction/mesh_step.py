@@ -3,9 +3,8 @@
 Each rank does shares of the multiplications (a tensor axis partitions some of them, models.division), of the
 operators and of the update. A pipeline of p equal stages takes a turn for each microbatch and p - 1 more
 (Huang et al., NeurIPS 2019, section 2.3; other schedules take a share of the p - 1, models.pipelines), and a
-mesh without a pipeline takes one. The step-time law multiplies the shares by sample_s, fixed_s and update_s
-of one device. Messages (models.messages) take the time of their collective among the ranks of a
-group:
+mesh without a pipeline takes one. The law multiplies the shares by sample_s, fixed_s and update_s of one
+device. Messages (models.messages) take the time of their collective among the ranks of a group:
 
     layers       of the tensor and experts axes, for every microbatch: later layers wait for each
     handed       an output forward and a gradient backward between two pipeline stages

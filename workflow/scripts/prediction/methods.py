@@ -22,7 +22,7 @@ from common.notes import Note
 from declared.factors import factor_names
 from prediction import compared_models
 from prediction.message_times import CollectiveBenchmark
-from prediction.study import Prediction, StudyPredictor
+from prediction.study_predictor import Prediction, StudyPredictor
 
 PROGRAM = Path(__file__).with_name("extra_p.py")
 # Extra-P breaks ties between equally good models by rounding errors, which differ between processors.
@@ -68,7 +68,7 @@ Method = Callable[[Fold], Prediction]
 
 
 def predict_by_law(fold: Fold) -> Prediction:
-    """Predict by the step-time law; a batch size without a prediction is the problem, not a remark."""
+    """Predict by the optimizer-step law; a batch size without a prediction is the problem, not a remark."""
     prediction = fold.predictor.predict(fold.test)
     unseen = [note for note in prediction.notes if note.code == "unseen-batch"]
     notes = tuple(note for note in prediction.notes if note not in unseen)

@@ -2,6 +2,11 @@
 
 The projection uses a study's cells and its collective benchmark, if there is one, or numbers alone
 (prediction.question). figures.kinds.projection draws it, ringside.predicting shows it on a terminal.
+
+The validation of the law (prediction.held_out) differs in three ways: it predicts all meshes, not only those
+that nodes can be added to (`measured_study.load_study_tables`); its benchmark has corrections for measured
+scales, where that of the projection is smooth; and its bands are not limited by ideal scaling
+(`curves.predict_curves`), because it counts how many measurements are in the bands of the law itself.
 """
 
 import math
@@ -9,7 +14,7 @@ import sys
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import pandas as pd
@@ -29,9 +34,12 @@ from prediction.curves import (
     predict_curves,
     study_cases,
     summarize_curve,
+    with_measured_times,
 )
+from prediction.inputs import adjusted_note
+from prediction.measured_study import MeasuredStudy, load_study_folder, load_study_tables
 from prediction.message_times import rate_text
-from prediction.predictors import MeasuredStudy, load_measured_study, load_records, predictor_of_numbers
+from prediction.numbers_predictor import predictor_of_numbers
 from prediction.projection_notes import (
     EXTRAPOLATED,
     LIMITED_BY_DATA,
@@ -44,7 +52,7 @@ from prediction.projection_notes import (
 )
 from prediction.projection_table import curves_table
 from prediction.question import GIGABIT_BYTES, MAX_NODES, RATES, ScalingQuestion
-from prediction.study import StudyPredictor
+from prediction.study_predictor import StudyPredictor
 
 MAX_SENTENCES = 6
 
@@ -54,7 +62,8 @@ class Projection:
     """The answer to a question about scaling.
 
     Attributes:
-        curves: Predictions on all numbers of nodes (`curves.predict_curves`), with cost and currency.
+        curves: Predictions on all numbers of nodes (`curves.predict_curves`), with measured times, cost and
+            currency.
         rows: The data of the table, a row for each curve (`summarize_curves`).
         answers: Answers in sentences, MAX_SENTENCES at most.
         notes: Notes on what the answers mean and assume, or on why there are none.
@@ -69,6 +78,22 @@ class Projection:
     def table(self) -> tables.Table:
         """The rows as a table, with answers and notes."""
         return curves_table(self.rows, [*self.answers, *self.notes])
+
+
+class _Subject(NamedTuple):
+    """What a question is about.
+
+    Attributes:
+        predictor: Fitted to a study, or to the numbers of the question.
+        cases: The cases whose curves are predicted; none on emulated nodes.
+        rates: Link rates in bytes/s; None: each case has its own.
+        has_sample_count: See `curves.hypothetical_cells`.
+    """
+
+    predictor: StudyPredictor
+    cases: pd.DataFrame
+    rates: list[float] | None
+    has_sample_count: bool
 
 
 def project_scaling(
@@ -86,35 +111,66 @@ def project_scaling(
         InputError: If the study's records cannot be read, or `predictor_of_numbers` refuses the numbers.
     """
     if study is None and question.folder:
-        study = load_measured_study(question.folder)
-    if question.scales or study is None:
-        predictor, cases = predictor_of_numbers(question, study)
-        has_sample_count = True
+        study = load_study_folder(question.folder)
+    if study is None or question.measured_steps:
+        subject = _numbers_subject(question, study)
     else:
-        predictor, cases = study.predictor, study_cases(study.predictor.cells)
-        has_sample_count = not measured_elsewhere(study.runs)
-        if cell:
-            cases = predictor.cells[predictor.cells["cell"] == cell].assign(treatment="")
+        subject = _study_subject(question, study, cell)
     if study and conditions.is_emulated(study.runs):
-        cases = cases[:0]
-    counts = np.union1d(node_counts(question.nodes), question.at).astype(int)
-    rates = [] if cell else _link_rates(question, study, cases)
-    cells = hypothetical_cells(cases, rates, counts, has_sample_count=has_sample_count)
-    curves = _add_cost(predict_curves(predictor, cells), question, study)
-    rows, sentences = summarize_curves(predictor, curves, question)
+        subject = subject._replace(cases=subject.cases[:0])
+    counts = np.union1d(node_counts(question.max_nodes), question.at).astype(int)
+    cells = hypothetical_cells(
+        subject.cases, subject.rates, counts, has_sample_count=subject.has_sample_count
+    )
+    curves = with_measured_times(predict_curves(subject.predictor, cells), subject.predictor.cells)
+    curves = _add_cost(curves, question, study)
+    rows, answers = summarize_curves(subject.predictor, curves, question)
     if rows.empty:
         notes = no_answer_notes(study)
     else:
         notes = [
-            omission_note(len(sentences) - MAX_SENTENCES),
-            unanswered_note(cases, rows),
+            omission_note(len(answers) - MAX_SENTENCES),
+            unanswered_note(subject.cases, rows),
             worth_note(question.min_gain),
             EXTRAPOLATED,
-            LIMITED_BY_DATA if has_sample_count else "",
-            *([number_note(question)] if question.scales else predictor.predict(cases).notes),
+            LIMITED_BY_DATA if subject.has_sample_count else "",
+            *(
+                [number_note(question)]
+                if study is None or question.measured_steps
+                else [*subject.predictor.predict(subject.cases).notes, adjusted_note(study.runs)]
+            ),
             *(study_notes(study) if study else []),
         ]
-    return Projection(curves, rows, sentences[:MAX_SENTENCES], list(filter(None, notes)))
+    return Projection(curves, rows, answers[:MAX_SENTENCES], list(filter(None, notes)))
+
+
+def _numbers_subject(question: ScalingQuestion, study: MeasuredStudy | None) -> _Subject:
+    """Return the one case that the numbers of a question describe."""
+    predictor, cases = predictor_of_numbers(question, study.predictor.benchmark if study else None)
+    return _Subject(predictor, cases, _asked_rates(question), has_sample_count=True)
+
+
+def _study_subject(question: ScalingQuestion, study: MeasuredStudy, cell: str) -> _Subject:
+    """Return the cases of a study, or the case of one cell, if `cell` names it.
+
+    Link rates are those of the question or, if it has the default ones, these and the fastest of the study.
+    Only a cell and cases that were measured elsewhere keep their own rates, which can be unknown.
+    """
+    predictor, is_imported = study.predictor, measured_elsewhere(study.runs)
+    cases = study_cases(predictor.cells)
+    rates: list[float] | None = _asked_rates(question)
+    if cell:
+        cases, rates = predictor.cells[predictor.cells["cell"] == cell].assign(treatment=""), None
+    elif question.rates_gbit_s == RATES:
+        has_own_rates = is_imported and (cases["rate"].notna() | (cases["nodes"] > 1)).all()
+        fastest = predictor.cells["rate"].dropna().nlargest(1)
+        rates = None if has_own_rates else sorted({*_asked_rates(question), *fastest})
+    return _Subject(predictor, cases, rates, has_sample_count=not is_imported)
+
+
+def _asked_rates(question: ScalingQuestion) -> list[float]:
+    """Return the link rates of a question in bytes/s."""
+    return [GIGABIT_BYTES * rate for rate in dict.fromkeys(question.rates_gbit_s)]
 
 
 def _add_cost(curves: pd.DataFrame, question: ScalingQuestion, study: MeasuredStudy | None) -> pd.DataFrame:
@@ -137,20 +193,6 @@ def _add_cost(curves: pd.DataFrame, question: ScalingQuestion, study: MeasuredSt
     return curves.assign(**node_hours, **cost, currency=currency)
 
 
-def _link_rates(question: ScalingQuestion, study: MeasuredStudy | None, cases: pd.DataFrame) -> list[float]:
-    """Return the link rates of the answer in bytes/s; if empty, each case has its own.
-
-    These are the rates of the question or, for a study, RATES and its fastest rate. Only cases that were
-    measured elsewhere keep their own rates, which can be unknown.
-    """
-    rates = [GIGABIT_BYTES * rate for rate in dict.fromkeys(question.rate)]
-    if study is None or question.scales or question.rate != RATES:
-        return rates
-    if measured_elsewhere(study.runs) and (cases["rate"].notna() | (cases["nodes"] > 1)).all():
-        return []
-    return sorted({*rates, *study.predictor.cells["rate"].dropna().nlargest(1)})
-
-
 def summarize_curves(
     predictor: StudyPredictor, curves: pd.DataFrame, question: ScalingQuestion
 ) -> tuple[pd.DataFrame, list[Note]]:
@@ -162,33 +204,38 @@ def summarize_curves(
     rows, sentences = [], []
     linked = predictor.cells.loc[predictor.cells["nodes"] > 1, "rate"]
     for names, curve in curves.groupby(CURVE, sort=False, dropna=False):
-        case = dict(zip(CURVE, names, strict=True))
+        curve_levels = dict(zip(CURVE, names, strict=True))
         scaling = worth.joint_scaling(predictor, curve)
         knee = worth.find_knee(scaling, question.min_gain)
-        is_measured = linked.empty or linked.isin([case["rate"]]).any() or linked.isna().all()
+        has_measured_rate = linked.empty or linked.isin([curve_levels["rate"]]).any() or linked.isna().all()
         target = int(min(2 * knee.nodes.high, knee.considered))
-        is_open = is_measured and not knee.is_certain
+        is_open = has_measured_rate and not knee.is_certain
         proposal = worth.propose_measurements(scaling, target, question.measurable) if is_open else None
-        row = case | summarize_curve(curve) | worth.knee_columns(knee, proposal) | {"answer": ""}
-        if is_measured:
-            row["answer"] = worth.explain_knee(knee, proposal, question.min_gain, _case_clause(case, curves))
+        row = curve_levels | summarize_curve(curve) | worth.knee_columns(knee, proposal) | {"answer": ""}
+        if has_measured_rate:
+            row["answer"] = worth.explain_knee(
+                knee, proposal, question.min_gain, _case_clause(curve_levels, curves)
+            )
             sentences.append(Note("worth-it", str(row["answer"]), **row))
         rows.append(row)
     return pd.DataFrame(rows, columns=None if rows else CURVE), sentences
 
 
-def _case_clause(case: Mapping[str, Any], curves: pd.DataFrame) -> str:
-    """Return the first clause of the sentence on a case: its levels that vary, and its links."""
+def _case_clause(curve_levels: Mapping[str, Any], curves: pd.DataFrame) -> str:
+    """Return the first clause of the sentence on a curve: its levels that vary, and its links."""
     names = [name for name in FACTORS if curves[name].nunique() > 1]
-    texts = [f"batches of {case[name]}" if name == "batch_size" else str(case[name]) for name in names]
-    return f"With {', '.join([*texts, 'links of ' + rate_text(case['rate'])])}"
+    texts = [
+        f"batches of {curve_levels[name]}" if name == "batch_size" else str(curve_levels[name])
+        for name in names
+    ]
+    return f"With {', '.join([*texts, 'links of ' + rate_text(curve_levels['rate'])])}"
 
 
 def predict_cases(study: MeasuredStudy, nodes: int, cell: str = "") -> pd.DataFrame:
     """Predict the cases of a study on a number of nodes, with the links that were measured.
 
     Args:
-        study: The measured study (`load_measured_study`).
+        study: The measured study.
         nodes: The number of nodes in question.
         cell: Predict the case of this cell alone; "": all cases.
 
@@ -197,7 +244,7 @@ def predict_cases(study: MeasuredStudy, nodes: int, cell: str = "") -> pd.DataFr
         bands, and the columns of the table `projection`; empty if nothing can be predicted.
     """
     # The next doubling decides whether the nodes are worth it, so the curves have to reach it.
-    question = ScalingQuestion(nodes=max(MAX_NODES, 2 * nodes), at=(nodes,))
+    question = ScalingQuestion(max_nodes=max(MAX_NODES, 2 * nodes), at=(nodes,))
     projected = project_scaling(question, study, cell)
     if projected.rows.empty:
         return projected.rows
@@ -207,9 +254,8 @@ def predict_cases(study: MeasuredStudy, nodes: int, cell: str = "") -> pd.DataFr
 
 def curve_columns(curves: pd.DataFrame) -> pd.DataFrame:
     """Return the columns of projection_curves.csv."""
-    return curves[
-        [*CURVE, "nodes", *(f"{name}{end}" for name in BAND_COLUMNS for end in SUFFIXES), "currency"]
-    ]
+    predicted = [f"{name}{end}" for name in BAND_COLUMNS for end in SUFFIXES]
+    return curves[[*CURVE, "nodes", *predicted, "currency", "measured_epoch_time_s"]]
 
 
 def main(*, runs: Path, network: Path | None = None, out: Path) -> None:
@@ -220,7 +266,7 @@ def main(*, runs: Path, network: Path | None = None, out: Path) -> None:
         network: network.csv of the study, if there is a collective benchmark
         out: files of the table to write, without their suffix; the curves are written to OUT_curves.csv
     """
-    projection = project_scaling(ScalingQuestion(), load_records(runs, network))
+    projection = project_scaling(ScalingQuestion(), load_study_tables(runs, network))
     tables.write(projection.table, out)
     tables.write_csv(curve_columns(projection.curves), out.with_name(f"{out.name}_curves.csv"))
 

@@ -6,8 +6,8 @@ from analysis import conditions
 from analysis.records import successful
 from common.notes import Note
 from prediction.inputs import heterogeneous_note
+from prediction.measured_study import MeasuredStudy
 from prediction.message_times import rate_text
-from prediction.predictors import MeasuredStudy
 from prediction.question import ScalingQuestion
 
 NOTHING_TO_PREDICT = Note(
@@ -71,13 +71,16 @@ def worth_note(share: float) -> Note:
 
 def number_note(question: ScalingQuestion) -> Note:
     """Return a note on the numbers that were given."""
-    scales = ", ".join(f"{nodes} x {devices}: {step_s:g} s" for nodes, devices, step_s in question.scales)
+    steps = (f"{nodes} x {devices}: {step_s:g} s" for nodes, devices, step_s in question.measured_steps)
     every = "batch" if question.sync_every == 1 else f"{question.sync_every} batches"
     text = (
-        f"Given, not measured here: optimizer steps ({scales}; nodes x devices) with {question.batch_size} "
-        f"samples per device in each batch, {question.samples} samples an epoch, an all-reduce every {every}."
+        f"Given, not measured here: optimizer steps ({', '.join(steps)}; nodes x devices) with "
+        f"{question.batch_size} samples per device in each batch, {question.samples} samples an epoch, an "
+        f"all-reduce every {every}."
     )
-    facts = {name: getattr(question, name) for name in ("scales", "batch_size", "samples", "sync_every")}
+    facts = {
+        name: getattr(question, name) for name in ("measured_steps", "batch_size", "samples", "sync_every")
+    }
     return Note("not-measured", text, **facts)
 
 

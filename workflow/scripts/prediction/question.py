@@ -25,12 +25,15 @@ MAX_NODES = 1024
 DEFAULT_FRAMEWORK = "pytorch-ddp"
 MAX_GRADIENT_BYTES, MAX_SAMPLES, MAX_COUNT = 1e15, 10**15, 10**9
 STEP_LIMITS_S = (1e-9, 1e6)
-_SCALE = re.compile(r"([1-9][0-9]*)x([1-9][0-9]*)=([0-9.eE+-]+)")
+_MEASURED_STEP = re.compile(r"([1-9][0-9]*)x([1-9][0-9]*)=([0-9.eE+-]+)")
 
 
-def _limited(default: Any, low: float, high: float) -> Any:
-    """Return the dataclass field of an option with this default, and with limits of its numbers."""
-    return field(default=default, metadata={"limits": (low, high)})
+def _limited(default: Any, low: float, high: float, option: str = "") -> Any:
+    """Return the dataclass field of an option with this default, and with limits of its numbers.
+
+    `option` is the option's name, if it is not that of the field.
+    """
+    return field(default=default, metadata={"limits": (low, high), "option": option})
 
 
 @dataclass(frozen=True)
@@ -38,18 +41,18 @@ class ScalingQuestion:
     """A checked question. Its fields are the options of `ringside predict`, with their defaults.
 
     Attributes:
-        folder: Folder of a measured study. Without `scales`, the question is about its models.
-        scales: Measured scales: nodes, devices of a node, and seconds of an optimizer step. Those on several
-            nodes have links of the first rate.
+        folder: Folder of a measured study. Without `measured_steps`, the question is about its models.
+        measured_steps: Nodes, devices of a node, and seconds of an optimizer step at each measured scale.
         batch_size: Samples per device in each batch.
         sync_every: Batches of an optimizer step.
         samples: Samples of an epoch.
         parameters: Size of the model; one of `model`, `parameters` and `gradient_bytes` states it.
-        rate: Rates of links between nodes, Gbit/s; the answer has a curve for each.
-        inside_rate: Rate of a device's links inside a node, Gbit/s.
+        rates_gbit_s: Rates of links between nodes; the answer has a curve for each. The first one is also
+            that of the links between which `measured_steps` were measured.
+        inside_rate_gbit_s: Rate of a device's links inside a node.
         framework: The framework that sends the messages; None: the only one in the study's benchmark, or
             DEFAULT_FRAMEWORK.
-        nodes: The largest number of nodes that is considered.
+        max_nodes: The largest number of nodes that is considered.
         at: Numbers of nodes that the answer lists one by one.
         epochs: Epochs of node hours and cost.
         price: Price of a node hour; None: the study's price.
@@ -58,7 +61,7 @@ class ScalingQuestion:
     """
 
     folder: Path | None = None
-    scales: tuple[tuple[int, int, float], ...] = ()
+    measured_steps: tuple[tuple[int, int, float], ...] = ()
     model: str | None = None
     dataset: str = "synthetic-224x224x3-1000"
     framework: str | None = None
@@ -67,14 +70,19 @@ class ScalingQuestion:
     parameters: float | None = _limited(None, 1, MAX_GRADIENT_BYTES / BYTES)
     gradient_bytes: float | None = _limited(None, 1, MAX_GRADIENT_BYTES)
     sync_every: int = _limited(1, 1, MAX_COUNT)
-    rate: tuple[float, ...] = _limited(RATES, 1e-6, 1e6)
-    inside_rate: float | None = _limited(None, 1e-6, 1e6)
-    nodes: int = _limited(MAX_NODES, 1, MAX_COUNT)
+    rates_gbit_s: tuple[float, ...] = _limited(RATES, 1e-6, 1e6, "rate")
+    inside_rate_gbit_s: float | None = _limited(None, 1e-6, 1e6, "inside_rate")
+    max_nodes: int = _limited(MAX_NODES, 1, MAX_COUNT, "nodes")
     at: tuple[int, ...] = _limited((), 1, MAX_COUNT)
     epochs: float = _limited(1.0, 1e-9, MAX_COUNT)
     price: float | None = _limited(None, 0, 1e9)
     min_gain: float = _limited(MIN_DOUBLING_GAIN, 0.01, 1.0)
     measurable: int | None = _limited(None, 1, MAX_COUNT)
+
+    @property
+    def measured_rate_bytes_s(self) -> float:
+        """The rate of the links between the nodes of `measured_steps`."""
+        return GIGABIT_BYTES * self.rates_gbit_s[0]
 
 
 # Options about a model if the user states its size and times.
@@ -91,27 +99,31 @@ def build_question(
         from_: Folder of a measured study.
         step_time: Seconds of an optimizer step on one device.
         measured: Other scales with their seconds, such as 2x8=0.31.
-        options: Other fields of ScalingQuestion; the rest have their defaults.
+        options: Options of other fields of ScalingQuestion; the rest have their defaults.
 
     Raises:
         InputError: If a number is out of its range, or the options contradict each other.
     """
-    scales = [*([] if step_time is None else [(1, 1, step_time)]), *map(_parse_scale, measured)]
+    measured_steps = [*([] if step_time is None else [(1, 1, step_time)]), *map(_parse_step, measured)]
     if step_time is not None:
         check_range("--step-time", step_time, *STEP_LIMITS_S)
-    for option in fields(ScalingQuestion):
-        if option.name in options and "limits" in option.metadata:
-            numbers = options[option.name]
+    values: dict[str, Any] = {
+        name: options[name] for name in ("model", "dataset", "framework") if name in options
+    }
+    for limited in fields(ScalingQuestion):
+        option = limited.metadata.get("option") or limited.name
+        if option in options and "limits" in limited.metadata:
+            numbers = options[option]
+            values[limited.name] = tuple(numbers) if isinstance(numbers, Sequence) else numbers
             for number in numbers if isinstance(numbers, Sequence) else [numbers]:
-                check_range(_flag(option.name), number, *option.metadata["limits"])
+                check_range(_flag(option), number, *limited.metadata["limits"])
     framework = options.get("framework")
     if framework is not None and framework not in (described := described_frameworks()):
         facts = {"file": "--framework", "got": framework, **alternatives(framework, described)}
         raise InputError("unknown-name", f"'{framework}' is unknown", **facts)
-    _check_combination(options, from_, scales)
-    _check_distinct(scales)
-    options |= {name: tuple(options[name]) for name in ("rate", "at") if name in options}
-    question = ScalingQuestion(from_, tuple(sorted(scales)), **options)
+    _check_combination(options, from_, measured_steps)
+    _check_distinct(measured_steps)
+    question = ScalingQuestion(from_, tuple(sorted(measured_steps)), **values)
     if question.samples < question.batch_size:
         problem, expected = (
             f"{question.samples} is too small",
@@ -121,9 +133,9 @@ def build_question(
     return question
 
 
-def _parse_scale(text: str) -> tuple[int, int, float]:
-    """Return nodes, devices of a node and seconds of a step from a text such as 2x8=0.31."""
-    match = _SCALE.fullmatch(text)
+def _parse_step(text: str) -> tuple[int, int, float]:
+    """Return nodes, devices of a node and seconds of an optimizer step from a text such as 2x8=0.31."""
+    match = _MEASURED_STEP.fullmatch(text)
     with suppress(ValueError):
         if match:
             nodes, devices, step_s = int(match[1]), int(match[2]), float(match[3])
@@ -137,9 +149,9 @@ def _parse_scale(text: str) -> tuple[int, int, float]:
     )
 
 
-def _check_distinct(scales: Sequence[tuple[int, int, float]]) -> None:
+def _check_distinct(measured_steps: Sequence[tuple[int, int, float]]) -> None:
     """Raise InputError if a scale is given twice."""
-    for (nodes, devices), count in Counter(scale[:2] for scale in scales).items():
+    for (nodes, devices), count in Counter(step[:2] for step in measured_steps).items():
         if count > 1:
             text, hint = f"{nodes}x{devices}", "give the mean of its times"
             raise InputError(
@@ -148,24 +160,24 @@ def _check_distinct(scales: Sequence[tuple[int, int, float]]) -> None:
 
 
 def _check_combination(
-    options: Collection[str], study: Path | None, scales: Sequence[tuple[int, int, float]]
+    options: Collection[str], study: Path | None, measured_steps: Sequence[tuple[int, int, float]]
 ) -> None:
     """Raise InputError if options are missing, or exclude each other."""
     sizes = [name for name in SIZE_OPTIONS if name in options]
-    if "rate" not in options and any(n_nodes > 1 for n_nodes, _, _ in scales):
+    if "rate" not in options and any(n_nodes > 1 for n_nodes, _, _ in measured_steps):
         expected = "the rate of the links between the measured nodes, in Gbit/s"
         raise InputError("missing-key", "is missing", file="--rate", expected=expected)
-    if not scales and (sizes or not study):
+    if not measured_steps and (sizes or not study):
         expected = "seconds of an optimizer step on one device"
         hint = "or --measured 1x8=SECONDS for each scale, or name a study with --from"
         raise InputError("missing-key", "is missing", file="--step-time", expected=expected, hint=hint)
-    if scales and len(sizes) != 1:
+    if measured_steps and len(sizes) != 1:
         raise InputError(
             "conflicting-keys" if sizes else "missing-key",
             "give one of --model, --parameters and --gradient-bytes: the size of a gradient all-reduce",
             got=[_flag(name) for name in sizes],
         )
-    if not scales:
+    if not measured_steps:
         context = "with --from alone, which answers for the models of the study"
         _reject_options(options, NUMBER_OPTIONS, context, "add --step-time to ask about another model")
     elif "model" not in options:

@@ -4,7 +4,7 @@ For every traced cell and question (traces.questions), the replay gives the time
 relative to before. The prediction is the geometric mean of this ratio over traced runs, times the untraced
 epoch time of the cell, so the cost of tracing cancels. Collective benchmarks show which part of the message
 time the links take (prediction.message_times), and cells on one device how computation grows with the batch
-size (prediction.study).
+size (prediction.study_predictor).
 """
 
 import math
@@ -37,7 +37,7 @@ from prediction.message_times import (
     bucket_bytes,
     message_rule,
 )
-from prediction.study import StudyPredictor
+from prediction.study_predictor import StudyPredictor
 from traces import questions
 from traces.questions import Question, Retime
 from traces.replay import Chain, Messages, build_chains

@@ -27,8 +27,8 @@ from numpy.typing import NDArray
 
 from analysis import intervals
 from analysis.intervals import Estimate
-from prediction.law import BAND_PROBABILITY, Array, StepLaw, Z
-from prediction.study import StudyPredictor
+from prediction.law import BAND_PROBABILITY, Array, OptimizerStepLaw, Z
+from prediction.study_predictor import StudyPredictor
 
 MIN_DOUBLING_GAIN = 0.7  # Share of the ideal gain that a doubling of nodes needs to be worth it.
 N_DRAWS = 999
@@ -49,16 +49,16 @@ class Scaling:
     Attributes:
         nodes: Numbers of nodes, ascending, [counts].
         epoch_s: Seconds of an epoch, [counts].
-        n_updates: Optimizer steps of an epoch, [counts].
+        n_optimizer_steps: Optimizer steps of an epoch, [counts].
         law: The law of the curve.
-        cells: The cells at `nodes` in the law's columns.
+        law_rows: The cells at `nodes` with `law.LAW_COLUMNS`.
     """
 
     nodes: Array
     epoch_s: Array
-    n_updates: Array
-    law: StepLaw
-    cells: pd.DataFrame
+    n_optimizer_steps: Array
+    law: OptimizerStepLaw
+    law_rows: pd.DataFrame
 
     @property
     def speedups(self) -> Array:
@@ -129,10 +129,10 @@ class NextMeasurements:
 def joint_scaling(predictor: StudyPredictor, curve: pd.DataFrame) -> Scaling:
     """Return the joint predictions of one curve of `curves.predict_curves`."""
     curve = curve.sort_values("nodes").reset_index(drop=True)
-    nodes, epoch_s, n_updates = (
+    nodes, epoch_s, n_optimizer_steps = (
         curve[name].to_numpy(float) for name in ("nodes", "epoch_time_s", "n_allreduces")
     )
-    return Scaling(nodes, epoch_s, n_updates, *predictor.fit_curve(curve))
+    return Scaling(nodes, epoch_s, n_optimizer_steps, *predictor.law_of_curve(curve))
 
 
 def find_knee(scaling: Scaling, share: float = MIN_DOUBLING_GAIN) -> Knee:
@@ -161,7 +161,7 @@ def _draw_speedups(scaling: Scaling) -> Array:
     A speed-up above it that is itself predicted is kept.
     """
     speedups = scaling.speedups
-    covariance = scaling.law.covariance(scaling.cells) + JITTER * np.eye(len(speedups))
+    covariance = scaling.law.log_covariance(scaling.law_rows) + JITTER * np.eye(len(speedups))
     errors = np.random.default_rng(0).normal(size=(N_DRAWS, len(speedups))) @ _root(covariance).T
     factors = np.exp(errors[:, :1] - errors)  # Errors that one node shares cancel in a speed-up.
     draws: Array = np.minimum(speedups * factors, np.maximum(speedups, scaling.nodes))
@@ -180,7 +180,7 @@ def _root(covariance: Array) -> Array:
 
 def _added_parts(scaling: Scaling, doubling: int) -> dict[str, float]:
     """Return the shares of the node time of an epoch that a doubling adds, by part of a step."""
-    node_s = scaling.law.parts(scaling.cells).mul(scaling.nodes * scaling.n_updates, axis=0)
+    node_s = scaling.law.parts(scaling.law_rows).mul(scaling.nodes * scaling.n_optimizer_steps, axis=0)
     contrast = scaling.interpolation[:, doubling] - np.eye(len(scaling.nodes))[scaling.doubled[doubling]]
     added = pd.Series(np.maximum(contrast @ node_s.to_numpy(), 0.0), node_s.columns)
     added = added[added > 0].sort_values(ascending=False)
@@ -196,7 +196,7 @@ def propose_measurements(scaling: Scaling, target: int, measurable: int | None =
         measurable: The largest number of nodes that can be measured; None: MEASURABLE_FACTOR times the
             largest measured one.
     """
-    measured = scaling.law.cells["nodes"].astype(int)
+    measured = scaling.law.measured["nodes"].astype(int)
     limit = measurable or MEASURABLE_FACTOR * int(measured.max())
     powers = (2**power for power in range(limit.bit_length()))
     counts = [count for count in powers if count in scaling.nodes and count not in set(measured)]
@@ -219,15 +219,15 @@ def expected_width(scaling: Scaling, counts: Sequence[int], target: float) -> fl
     It follows from the mean variance of two laws: in one, all measurements take longer than predicted by
     TYPICAL_DEVIATION, in the other shorter.
     """
-    cells, target_cell = (scaling.cells[np.isin(scaling.nodes, nodes)] for nodes in (list(counts), [target]))
-    predicted = scaling.law.predict(cells)
-    n = max(1.0, float(scaling.law.cells["n"].median()))
+    rows, target_row = (scaling.law_rows[np.isin(scaling.nodes, nodes)] for nodes in (list(counts), [target]))
+    predicted = scaling.law.predict(rows)
+    n = max(1.0, float(scaling.law.measured["n"].median()))
     variances = []
     for z in (-TYPICAL_DEVIATION, TYPICAL_DEVIATION):
         step_s = predicted.seconds * np.exp(z * predicted.log_sd)
-        measured = pd.concat([scaling.law.cells, cells.assign(optimizer_step_s=step_s, n=n, sd=math.nan)])
-        extended = StepLaw(measured.reset_index(drop=True)) if len(cells) else scaling.law
-        variances.append(float(extended.predict(target_cell).log_sd[0]) ** 2)
+        measured = pd.concat([scaling.law.measured, rows.assign(optimizer_step_s=step_s, n=n, sd=math.nan)])
+        extended = OptimizerStepLaw(measured.reset_index(drop=True)) if len(rows) else scaling.law
+        variances.append(float(extended.predict(target_row).log_sd[0]) ** 2)
     return math.exp(Z * math.sqrt(sum(variances) / 2)) - 1
 
 

@@ -46,7 +46,7 @@ from figures import style
 from figures.kinds import scaling
 from models.messages import number_bytes
 from plan.campaign import Campaign, load_merged_config, measured_campaign
-from prediction.predictors import load_records
+from prediction.measured_study import load_study_tables
 from report import content, document, pdf
 from report.anonymous import build_anonymizer
 from report.latex import figure_environment, to_latex
@@ -336,7 +336,7 @@ def gather_records(campaign: Campaign, question: Question) -> tuple[Records, Ser
         problem, expected = "no run succeeded", "at least one measured cell"
         raise InputError("no-success", problem, file=campaign.runs_csv, expected=expected)
     series = choose_series(records.runs, question.levels)
-    study = load_records(campaign.runs_csv, existing["network"])
+    study = load_study_tables(campaign.runs_csv, existing["network"])
     return records, series, make_request(series, question, *project(study, series.largest, question.nodes))
 
 

@@ -5,7 +5,7 @@ with a measured cell. Node hours of trainings on N nodes are
 
     node hours = trainings x N x (epochs x (epoch time + validation time) + start-up time) x attempts
 
-with the epoch time on N nodes measured or, where N was not measured, predicted by the step-time law.
+with the epoch time on N nodes measured or, where N was not measured, predicted by the optimizer-step law.
 `attempts` is how many runs of the campaign were started for each that succeeded.
 """
 
@@ -26,7 +26,7 @@ from analysis.speedup import baseline_cells
 from common.errors import InputError, check_range
 from common.run_status import NO_RECORD_STATUSES
 from common.text import alternatives
-from prediction.predictors import MeasuredStudy
+from prediction.measured_study import MeasuredStudy
 from prediction.projection import predict_cases
 
 UNKNOWN = Estimate(math.nan)
@@ -295,7 +295,7 @@ def _scaling_rows(runs: pd.DataFrame, cells: Sequence[str]) -> pd.DataFrame:
 def project(study: MeasuredStudy, cell: str, nodes: int) -> tuple[Estimate, str]:
     """Return the predicted epoch time on `nodes` nodes with a 90 % band, and advice on how many are worth it.
 
-    NaN and "" if the step-time law does not apply to the series of `cell`.
+    NaN and "" if the optimizer-step law does not apply to the series of `cell`.
     """
     rows = predict_cases(study, nodes, cell=cell)
     if rows.empty:

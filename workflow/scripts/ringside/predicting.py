@@ -23,7 +23,7 @@ def show_projection(question: ScalingQuestion, out: Path | None = None) -> None:
     projection = project_scaling(question)
     answer_tables = [projection.table]
     is_single = len(projection.rows) == 1
-    powers = [2**power for power in range(question.nodes.bit_length())]
+    powers = [2**power for power in range(question.max_nodes.bit_length())]
     counts = question.at or (powers if is_single else ())
     if counts and len(projection.rows):
         answer_tables.append(counts_table(projection.curves, counts))

@@ -15,7 +15,7 @@ from common.notes import Note
 from declared.figure_specs import FigureSpec
 from figures import captions, legends, marks, panels, selection, style
 from figures.selection import Series
-from prediction.curves import FACTORS, SUFFIXES
+from prediction.curves import CURVE, FACTORS, SUFFIXES
 from prediction.message_times import rate_text
 
 PANEL_INCHES = 1.7
@@ -23,8 +23,8 @@ MAX_PANELS = 6
 MAX_SPEEDUP_PANELS = 3  # cases that have a panel of speed-up besides that of efficiency
 BAR_GAP = 0.06  # distance between the bars of two rates, in the logarithm of nodes
 LEAD = (
-    "{} over nodes, extrapolated by the step-time law. Lines: link rates; bars: 90 % bands; markers: "
-    "nodes worth it; triangles: counts to measure next."
+    "{} over nodes, extrapolated by the optimizer-step law. Lines: link rates; bars: 90 % bands; open "
+    "markers: measured; filled: nodes worth it; triangles: counts to measure next."
 )
 LEFT_OUT = "panels-left-out"  # code of a note
 NO_PROJECTION = Note("no-projection", "The scaling projection was not computed.")
@@ -67,6 +67,8 @@ def draw_curves(
         for rate, series_style in zip(rates, style.TREATMENT_STYLES, strict=False)
     ]
     ticks = _ticks(int(projected["nodes"].max()))
+    projected = projected.assign(**_measured_columns(projected))
+    top = max(104.0, 102 * projected["measured_efficiency"].max())
     n_rows, columns, width = panels.layout(len(panel_levels), 3)
     n_rows *= len(quantities)
     height_in = n_rows * (PANEL_INCHES + panels.titles_height(panel_levels)) + 0.15
@@ -82,7 +84,7 @@ def draw_curves(
                 _draw_curve(ax, quantity, series, curve, series.select(panel_rows).iloc[0], offset, ticks)
         if quantity == quantities[0]:
             ax.set_title(panels.panel_title(levels))
-        _set_axes(ax, quantity, ticks, int(projected["nodes"].max()))
+        _set_axes(ax, quantity, ticks, int(projected["nodes"].max()), top)
     for ax, (quantity, _) in list(zip(axes, drawn, strict=True))[::columns]:
         ax.set_ylabel("efficiency (%)" if quantity == "efficiency" else "speed-up")
     figure.supxlabel("nodes", fontsize=style.FONT_SIZE)
@@ -119,8 +121,8 @@ def _draw_curve(
 ) -> None:
     """Draw the curve of one link rate.
 
-    It has bars at `ticks`, moved by the factor `offset`, a marker at the nodes worth it, and triangles at the
-    counts to measure next.
+    It has bars at `ticks`, moved by the factor `offset`, open markers at measured means, a filled one at the
+    nodes worth it, and triangles at the counts to measure next.
     """
     factor, colour = 100 if quantity == "efficiency" else 1, series.style.colour
     nodes = curve["nodes"].to_numpy(float)
@@ -128,9 +130,12 @@ def _draw_curve(
     ax.plot(nodes, value, color=colour, linestyle=series.style.line, zorder=3)
     has_bar = np.isin(nodes, ticks[1:])
     ax.vlines(nodes[has_bar] * offset, low[has_bar], high[has_bar], color=colour, linewidth=0.9, zorder=2)
+    marker = marks.marker_style(series.style)
+    measured = factor * curve[f"measured_{quantity}"]
+    ax.plot(nodes, measured, zorder=3.5, **marker | {"markerfacecolor": "white"})
     if row["worth_nodes"] <= nodes[-1]:
         at = np.flatnonzero(nodes == row["worth_nodes"])
-        ax.plot(nodes[at], value[at], zorder=4, **marks.marker_style(series.style))
+        ax.plot(nodes[at], value[at], zorder=4, **marker | {"markerfacecolor": colour})
     counts = str(row["measure_next"]).split() if pd.notna(row["measure_next"]) else []
     if quantity == "efficiency" and counts:
         ax.plot(
@@ -138,17 +143,26 @@ def _draw_curve(
         )
 
 
+def _measured_columns(projected: pd.DataFrame) -> dict[str, "pd.Series[float]"]:
+    """Return measured speed-ups and efficiencies of points, relative to the predicted time on one node."""
+    one_node_s = projected["epoch_time_s"].where(projected["nodes"] == 1)
+    base_s = one_node_s.groupby([projected[name] for name in CURVE], dropna=False).transform("max")
+    speedup = base_s / projected["measured_epoch_time_s"].astype(float)
+    return {"measured_speedup": speedup, "measured_efficiency": speedup / projected["nodes"]}
+
+
 def _ticks(max_nodes: int) -> list[int]:
     return [2**power for power in range(0, max_nodes.bit_length(), 2 if max_nodes > 64 else 1)]
 
 
-def _set_axes(ax: Axes, quantity: str, ticks: list[int], max_nodes: int) -> None:
+def _set_axes(ax: Axes, quantity: str, ticks: list[int], max_nodes: int, top: float) -> None:
+    """Set the axes of a panel; `top` is the largest efficiency in percent."""
     ax.set_xscale("log", base=2)
     ax.set_xticks(ticks, [str(tick) for tick in ticks])
     ax.xaxis.set_minor_locator(NullLocator())
     ax.set_xlim(0.9, 1.25 * max_nodes)
     if quantity == "efficiency":
-        ax.set_ylim(0, 104)
+        ax.set_ylim(0, top)
         ax.set_yticks([0, 25, 50, 75, 100])
     else:
         ax.set_yscale("log", base=2)

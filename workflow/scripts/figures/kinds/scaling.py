@@ -266,7 +266,7 @@ def cell_rows(view: View, network: pd.DataFrame) -> pd.DataFrame:
     rows = planned.merge(measured, how="left", on="cell")
     lower_bounds: Mapping[str, float] = {}
     if len(network):
-        from prediction.study import shortest_epochs  # slow to import, and few studies need it
+        from prediction.study_predictor import shortest_epochs  # slow to import, and few studies need it
 
         lower_bounds = shortest_epochs(view.unfiltered_runs, network)
     shortest, shortest_baseline = (

@@ -1,4 +1,9 @@
-"""Cells in the columns of the law: message times by the collective benchmark, and shares of meshes."""
+"""The rows of the law: cells with message times by the collective benchmark, and with shares of meshes.
+
+Two tables describe cells. The one of `inputs.measured_cells` has factors, and counts and times of an epoch;
+the law's (`law.LAW_COLUMNS`) has counts and times of an optimizer step. In this package, the first is called
+`cells`, the second `law_rows` or `rows`.
+"""
 
 import functools
 import math
@@ -19,10 +24,8 @@ from prediction.message_times import CollectiveBenchmark, ideal_seconds, message
 SMALL_MESSAGE_BYTES = 8.0  # Size of additional messages, which have no gradients.
 
 
-def law_columns(
-    cells: pd.DataFrame, benchmark: CollectiveBenchmark, update_share: float = 0.0
-) -> pd.DataFrame:
-    """Return cells in the columns of `prediction.law`.
+def law_rows(cells: pd.DataFrame, benchmark: CollectiveBenchmark, update_share: float = 0.0) -> pd.DataFrame:
+    """Return the rows of cells with `law.LAW_COLUMNS` and `law.OPTIONAL_LAW_COLUMNS`.
 
     Args:
         cells: Cells in the columns of `inputs.measured_cells`.
@@ -44,9 +47,9 @@ def law_columns(
             "sharded": cells["framework"].map(lambda name: message_rule(name).messages == "units"),
             "rate": cells["rate"],
             "inside_rate": cells["inside_rate"],
-            "message_s": _step_messages_s(cells, benchmark),
-            "hierarchical_s": np.nan,
-            "has_simulated_step": cells["uses_mesh"],
+            "benchmarked_messages_s": _step_messages_s(cells, benchmark),
+            "nominal_messages_s": np.nan,
+            "uses_mesh_formula": cells["uses_mesh"],
         }
     )
     if "epoch_time_s" in cells:
@@ -62,10 +65,10 @@ def law_columns(
     return pd.DataFrame(with_meshes, index=cells.index)
 
 
-def is_unknown_mesh(columns: pd.DataFrame) -> np.ndarray:
-    """Return which cells of `law_columns` have a simulated step with a message of unknown time."""
-    is_unknown = columns["message_s"].isna() & columns["hierarchical_s"].isna()
-    return (columns["has_simulated_step"] & is_unknown).to_numpy(bool)
+def is_unknown_mesh(rows: pd.DataFrame) -> np.ndarray:
+    """Return which rows use the formula of meshes and have a message of unknown time."""
+    is_unknown = rows["benchmarked_messages_s"].isna() & rows["nominal_messages_s"].isna()
+    return (rows["uses_mesh_formula"] & is_unknown).to_numpy(bool)
 
 
 def _step_messages_s(cells: pd.DataFrame, benchmark: CollectiveBenchmark) -> Array:
@@ -99,12 +102,12 @@ def _mesh_columns(
 ) -> dict[str, float]:
     """Return the columns that differ for a cell that uses a mesh; NaN if a message's time is unknown.
 
-    The step of a registered model is simulated (prediction.mesh_step). Any other model is taken as divided
-    evenly among the ranks of a replica, which the law itself describes: `has_simulated_step` is then False.
+    A registered model uses the formula of meshes (prediction.mesh_step). Any other model is taken as divided
+    evenly among the ranks of a replica, which the law itself describes: `uses_mesh_formula` is then False.
     """
     graph = find_graph(row["model"], row["dataset"])
     batches_per_step = row["batches_per_epoch"] / row["n_allreduces"]
-    missing = {"message_s": math.nan, "hierarchical_s": math.nan}
+    missing = {"benchmarked_messages_s": math.nan, "nominal_messages_s": math.nan}
     mesh = mesh_of(row["parallelism"], row["ranks"])
     if graph is None:
         n_passes = batches_per_step * (row["microbatches"] if mesh.pipeline > 1 else 1)
@@ -114,7 +117,7 @@ def _mesh_columns(
             # of a mesh.
             "local_batch": row["samples"] / row["n_allreduces"] / (n_passes * row["ranks"]),
             "tensor": mesh.tensor, "pipeline": mesh.pipeline, "sharded": mesh.sharded > 1,
-            "has_simulated_step": False,
+            "uses_mesh_formula": False,
         }  # fmt: skip
     if row["nodes"] < 2:
         return missing
@@ -133,7 +136,7 @@ def _mesh_columns(
     # instead of the operators.
     calls = (1 - update_share) * step.calls + update_share * step.updated / batches_per_step
     return {
-        "message_s": benchmarked.messages_s if benchmarked else math.nan,
-        "hierarchical_s": nominal.messages_s if nominal else math.nan,
+        "benchmarked_messages_s": benchmarked.messages_s if benchmarked else math.nan,
+        "nominal_messages_s": nominal.messages_s if nominal else math.nan,
         "work": step.work, "calls": calls, "updated": step.updated, "n_blocking": step.n_blocking,
     }  # fmt: skip

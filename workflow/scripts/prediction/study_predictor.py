@@ -2,8 +2,8 @@
 
 A series is the cells of one framework, device, model and data set, and of the same levels of all other
 factors that computation depends on (`StudyPredictor.computation_factors`), at several scales. Each series has
-a law of its own (prediction.law.StepLaw), which predicts optimizer steps. An epoch takes a step for each of
-its all-reduces.
+a law of its own (`law.OptimizerStepLaw`). An epoch has an optimizer step for each of its all-reduces; the
+column `n_allreduces` counts them on one device too, although nothing is sent there.
 """
 
 import functools
@@ -20,19 +20,19 @@ from common.notes import Note
 from common.text import join_words
 from declared.factors import MODEL_AND_DATASET, factor_names
 from declared.models import find_graph
-from prediction.columns import is_unknown_mesh, law_columns
 from prediction.inputs import PARALLELISM_FACTORS, WITHIN_SERIES_FACTORS, measured_cells
 from prediction.law import (
     BACKWARD_SHARE,
     MIN_BATCH_SIZES,
     MISFIT_WARNING,
     Array,
-    StepLaw,
-    StepPrediction,
+    OptimizerStepLaw,
+    OptimizerStepPrediction,
     join_steps,
-    predict_steps,
+    predict_optimizer_steps,
     split_by_devices_per_node,
 )
+from prediction.law_rows import is_unknown_mesh, law_rows
 from prediction.message_times import CollectiveBenchmark, benchmark_points, message_rule
 
 
@@ -59,12 +59,12 @@ class SeriesPart(NamedTuple):
     """Cells of one series to predict.
 
     Attributes:
-        rows: Positions of these cells in the table that was split.
-        measured: Measured cells that inform them, in the law's columns (`law_columns`).
-        new: The cells to predict, in the same columns.
+        positions: Where these cells are in the table that was split.
+        measured: `law_rows` of the measured cells that inform them.
+        new: `law_rows` of the cells to predict.
     """
 
-    rows: np.ndarray
+    positions: np.ndarray
     measured: pd.DataFrame
     new: pd.DataFrame
 
@@ -158,26 +158,26 @@ class StudyPredictor:
         Skips meshes with a message of unknown time, and series without measurements.
         """
         names = ["framework", "baseline", "device", *self.computation_factors]
-        for rows in cells.groupby(names, dropna=False, sort=False).indices.values():
-            levels = cells.iloc[rows[0]].to_dict()
+        for positions in cells.groupby(names, dropna=False, sort=False).indices.values():
+            levels = cells.iloc[positions[0]].to_dict()
             key = tuple(levels[name] for name in ["framework", "device", *self.computation_factors])
             baseline_key = (levels["baseline"], *key[1:])
             share = self.update_shares.get(key, self.update_shares.get(baseline_key, 0.0))
-            measured = law_columns(self.informing_cells(levels), self.benchmark, share)
-            new = law_columns(cells.iloc[rows], self.benchmark, share)
+            measured = law_rows(self.informing_cells(levels), self.benchmark, share)
+            new = law_rows(cells.iloc[positions], self.benchmark, share)
             measured, is_unknown = measured[~is_unknown_mesh(measured)], is_unknown_mesh(new)
             if len(measured) and not is_unknown.all():
-                yield SeriesPart(rows[~is_unknown], measured, new[~is_unknown])
+                yield SeriesPart(positions[~is_unknown], measured, new[~is_unknown])
 
-    def fit_curve(self, cells: pd.DataFrame) -> tuple[StepLaw, pd.DataFrame]:
-        """Return the law of one curve, and the cells of the curve in the law's columns.
+    def law_of_curve(self, cells: pd.DataFrame) -> tuple[OptimizerStepLaw, pd.DataFrame]:
+        """Return the law of one curve, and the `law_rows` of its cells.
 
         Args:
             cells: Cells of one series, all with the same number of devices per node.
         """
         (part,) = self.split_series(cells)
-        ((_, law, prepared),) = split_by_devices_per_node(part.measured, part.new)
-        return law, prepared
+        ((_, law, rows),) = split_by_devices_per_node(part.measured, part.new)
+        return law, rows
 
     def predict(self, cells: pd.DataFrame) -> Prediction:
         """Predict epoch times.
@@ -185,14 +185,14 @@ class StudyPredictor:
         Args:
             cells: Cells in the columns of `inputs.measured_cells`; epoch_time_s, n and sd are not used.
         """
-        parts: list[tuple[np.ndarray, StepPrediction]] = []
+        parts: list[tuple[np.ndarray, OptimizerStepPrediction]] = []
         notes: list[Note] = []
         misfits: dict[str, float] = {}
-        for rows, measured, new in self.split_series(cells):
-            steps = predict_steps(measured, new)
-            parts.append((rows, steps))
-            notes += _notes(cells.iloc[rows], steps)
-            framework = str(cells["framework"].iloc[rows[0]])
+        for positions, measured, new in self.split_series(cells):
+            steps = predict_optimizer_steps(measured, new)
+            parts.append((positions, steps))
+            notes += _unseen_batch_notes(cells.iloc[positions], steps)
+            framework = str(cells["framework"].iloc[positions[0]])
             misfits[framework] = max(misfits.get(framework, 0.0), steps.misfit)
         steps = join_steps(len(cells), parts)
         n_allreduces = cells["n_allreduces"].to_numpy(float)
@@ -229,7 +229,9 @@ def shortest_epochs(runs: pd.DataFrame, network: pd.DataFrame) -> dict[str, floa
     cells = cells_with_costs(runs, network)
     batch_s = cells["fixed_s"] + cells["sample_s"] * cells["local_batch"]
     overlaps = cells["framework"].map(lambda name: message_rule(name).messages != "ends").astype(bool)
-    exposed_s = np.maximum(cells["message_s"] - BACKWARD_SHARE * batch_s.where(overlaps, 0.0), 0.0)
+    exposed_s = np.maximum(
+        cells["benchmarked_messages_s"] - BACKWARD_SHARE * batch_s.where(overlaps, 0.0), 0.0
+    )
     seconds = cells["batches_per_epoch"] * batch_s + cells["n_allreduces"] * (cells["update_s"] + exposed_s)
     return seconds.set_axis(cells["cell"]).dropna().to_dict()
 
@@ -237,8 +239,8 @@ def shortest_epochs(runs: pd.DataFrame, network: pd.DataFrame) -> dict[str, floa
 def cells_with_costs(runs: pd.DataFrame, network: pd.DataFrame) -> pd.DataFrame:
     """Return `inputs.measured_cells` with the computation of one device and the time of messages.
 
-    Added columns: the fields of Computation, and `message_s` of an optimizer step, 0 on one device. NaN:
-    unknown.
+    Added columns: the fields of Computation, and `benchmarked_messages_s` of an optimizer step, 0 on one
+    device. NaN: unknown.
 
     Args:
         runs: runs.csv of the study.
@@ -248,12 +250,12 @@ def cells_with_costs(runs: pd.DataFrame, network: pd.DataFrame) -> pd.DataFrame:
     predictor = StudyPredictor(cells, CollectiveBenchmark(benchmark_points(network)))
     rows = [predictor.fit_device_computation(row) for row in cells.to_dict("records")]
     cells[list(Computation._fields)] = np.array(rows).reshape(-1, len(Computation._fields))
-    message_s = law_columns(cells, predictor.benchmark)["message_s"]
-    return cells.assign(message_s=message_s.where(cells["n_devices"] > 1, 0.0))
+    benchmarked_messages_s = law_rows(cells, predictor.benchmark)["benchmarked_messages_s"]
+    return cells.assign(benchmarked_messages_s=benchmarked_messages_s.where(cells["n_devices"] > 1, 0.0))
 
 
-def _notes(cells: pd.DataFrame, steps: StepPrediction) -> list[Note]:
-    """Return a note on batch sizes without a prediction."""
+def _unseen_batch_notes(cells: pd.DataFrame, steps: OptimizerStepPrediction) -> list[Note]:
+    """Return a note on batch sizes without a prediction; [] if there are none."""
     notes = []
     framework = str(cells["framework"].iloc[0])
     if steps.unseen_batch.any():
