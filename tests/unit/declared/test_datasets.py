@@ -9,8 +9,8 @@ import yaml
 from common.errors import InputError
 from declared.datasets import (
     DATASETS,
-    SYNTHETIC_FORMS,
     IDX,
+    SYNTHETIC_FORMS,
     class_count,
     datasets,
     kind,
