@@ -9,8 +9,8 @@ import yaml
 from common.errors import InputError
 from declared.datasets import (
     DATASETS,
-    FRESH_NAMES,
     IDX,
+    SYNTHETIC_FORMS,
     class_count,
     datasets,
     kind,
@@ -161,10 +161,10 @@ def test_tokens_have_a_next_token_or_a_class(name: str, expected: object) -> Non
 @pytest.mark.parametrize(
     ("name", "code", "mentions"),
     [
-        ("synthetic-32x32x3", "unknown-name", [FRESH_NAMES["images"]]),
-        ("mnist", "unknown-name", ["cifar-10", "digits", *FRESH_NAMES.values()]),
-        ("synthetic-token-100-8", "unknown-name", FRESH_NAMES.values()),
-        ("synthetic-text-100-8", "unknown-name", [FRESH_NAMES["text"]]),
+        ("synthetic-32x32x3", "unknown-name", [SYNTHETIC_FORMS["images"]]),
+        ("mnist", "unknown-name", ["cifar-10", "digits", *SYNTHETIC_FORMS.values()]),
+        ("synthetic-token-100-8", "unknown-name", SYNTHETIC_FORMS.values()),
+        ("synthetic-text-100-8", "unknown-name", [SYNTHETIC_FORMS["text"]]),
         ("synthetic-8x8x1-1", "out-of-range", [2, 10]),
         ("synthetic-tokens-1-8", "out-of-range", [2]),
         ("synthetic-text-3-8-4", "out-of-range", [4]),

@@ -43,11 +43,11 @@ def run_pytorch(
     import torch
 
     from ranks.libraries.pytorch.model import build, canonical_weights, load
-    from ranks.libraries.pytorch.optimizer import make_optimizer
+    from ranks.libraries.pytorch.optimizer import makekeras_optimizer
 
     module = build(graph)
     load(module, graph, perturbed_weights(graph))
-    optimize = make_optimizer(module, graph, {"optimizer": optimizer, **LEVELS}, rate)
+    optimize = makekeras_optimizer(module, graph, {"optimizer": optimizer, **LEVELS}, rate)
 
     def as_input(samples: np.ndarray) -> torch.Tensor:
         tensor = torch.from_numpy(samples)
@@ -73,13 +73,14 @@ def run_tensorflow(
 ) -> tuple[Forward, Callable[[np.ndarray, np.ndarray], None], Any]:
     import tensorflow as tf
 
-    from ranks.libraries.tensorflow import _optimizer, build, variables
+    from ranks.libraries.tensorflow.model import build, variables
+    from ranks.libraries.tensorflow.optimizer import keras_optimizer
 
     model = build(graph)
     own = variables(model, graph)
     for name, weight in perturbed_weights(graph).items():
         own[name].assign(weight)
-    optimize = _optimizer({"optimizer": optimizer, **LEVELS}, rate)
+    optimize = keras_optimizer({"optimizer": optimizer, **LEVELS}, rate)
 
     def step(samples: np.ndarray, labels: np.ndarray) -> None:
         with tf.GradientTape() as tape:
@@ -101,12 +102,12 @@ def run_jax(
     import jax
     import optax
 
-    from ranks.libraries.jax_model import forward
-    from ranks.libraries.jax_training import optimizer as rule
+    from ranks.libraries.jax.model import forward
+    from ranks.libraries.jax.optimizer import optax_rule
 
     now = {name: jax.numpy.asarray(weight) for name, weight in perturbed_weights(graph).items()}
     learned = [name for name in now if name not in graph.statistics]
-    optimize = rule({"optimizer": optimizer, **LEVELS})
+    optimize = optax_rule({"optimizer": optimizer, **LEVELS})
     states = [optimize.init({name: now[name] for name in learned})]
 
     @jax.jit

@@ -18,8 +18,8 @@ from jax.sharding import Mesh
 from jax.sharding import PartitionSpec as P
 
 from models.graph import Builder
-from ranks.libraries import jax_training
-from ranks.libraries.jax_training import can_fuse_attention, fused_attention
+from ranks.libraries.jax import attention as cudnn
+from ranks.libraries.jax.attention import can_fuse_attention, fused_attention
 
 CAPABILITY = 8.0
 kernel.check_cudnn_version = lambda: 91000
@@ -58,8 +58,8 @@ def can_fuse(
 ) -> bool:
     """Return whether a model of four heads is computed by cuDNN's kernel on such a device."""
     device = SimpleNamespace(platform=platform, compute_capability=capability)
-    jax_training.jax = SimpleNamespace(local_devices=lambda: [device])
-    jax_training.vendor = lambda: maker
+    cudnn.jax = SimpleNamespace(local_devices=lambda: [device])
+    cudnn.vendor = lambda: maker
     builder = Builder("model", (16,), "glorot", 5)
     builder.attention(builder.embedding(builder.input, units), 4)
     return can_fuse_attention({"attention": attention, "precision": precision}, builder.graph(), tensor)

@@ -210,7 +210,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from models.graph import Builder
-from ranks.libraries import jax_model
+from ranks.libraries.jax import model as jax_model
 
 random = np.random.default_rng(0)
 taken, own = [], jax_model._convolution_of_pixels

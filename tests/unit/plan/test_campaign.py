@@ -390,7 +390,7 @@ def test_measurements_made_elsewhere_are_not_planned(
 def test_preview_of_measurements_made_elsewhere_is_refused(
     imported: Study, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(preview, "existing", lambda *_: None)
+    monkeypatch.setattr(preview, "existing_file", lambda *_: None)
     monkeypatch.setattr("os.nice", lambda _: 0)
     with pytest.raises(InputError) as refused:
         preview.main(study=imported.name)

@@ -3,7 +3,7 @@
 The reasons, newest first (also in the commit that changes kept_keys.yaml, by
 `python tests/unit/plan/test_kept_keys.py`):
 
-27. The library of PyTorch is a package with a file for each job, trainers name the types of weights and
+27. The libraries of PyTorch, TensorFlow and JAX are packages with a file for each job, trainers name the types of weights and
     messages, descriptions of frameworks have clearer keys, and timings of parts no longer have a precision that
     changes nothing; benchmarks and timings depend on all modules of models that ranks import (November 2026).
 26. DeepSpeed's adapter sets the type of weights where other trainers do (November 2026).

@@ -235,7 +235,8 @@ calls = []
 JAX = """
 import os
 import jax
-from ranks.libraries import jax_training, xla
+from ranks.libraries import xla
+from ranks.libraries.jax import device
 
 def times_algorithms(rank):
     os.environ["XLA_FLAGS"] = "--of-the-site"
@@ -247,19 +248,19 @@ jax.distributed.initialize = lambda *given, **named: groups.append(given)
 groups = []
 
 def choose(rank, n_visible):
-    jax_training.count_visible = lambda: n_visible
+    device.count_visible = lambda: n_visible
     for vendor, platform in (("amd", "rocm"), ("nvidia", "cuda")):
-        jax_training.vendor = lambda: vendor
-        jax_training.configure_library(rank)
+        device.vendor = lambda: vendor
+        device.configure_library(rank)
         assert jax.config.jax_platforms == f"{platform},cpu"
     visible = {jax.config._read(f"jax_{platform}_visible_devices") for platform in ("cuda", "rocm")}
     (index,) = visible
     rank.levels = {"precision": "tf32"}
-    jax_training.configure_library(rank)
+    device.configure_library(rank)
     assert jax.config.jax_default_matmul_precision == "tensorfloat32"
     assert xla.variables(rank)["XLA_PYTHON_CLIENT_PREALLOCATE"] == "false"
     rank.ranks, rank.group = 4, SimpleNamespace(address="127.0.0.1", broadcast=lambda value: value)
-    assert jax_training.join(rank) == "nccl"
+    assert device.join(rank) == "nccl"
     assert groups[-1][1:] == (4, 2, [int(index)])  # ranks, this rank, its devices
     return int(index)
 """

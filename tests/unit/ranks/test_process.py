@@ -215,17 +215,17 @@ def test_horovod_gets_the_first_interface(tmp_path: Path) -> None:
 
 JAX = """
 from types import SimpleNamespace
-from ranks.libraries import jax_training
+from ranks.libraries.jax import device
 
 used = []
-jax_training.jax.distributed.initialize = lambda *_, **__: None
-jax_training._jax.make_gloo_tcp_collectives = lambda _, interface: used.append(interface)
-jax_training.xla_bridge.make_cpu_client = lambda _: None
-jax_training.xla_bridge.register_backend_factory = lambda _, client, **__: client()
+device.jax.distributed.initialize = lambda *_, **__: None
+device._jax.make_gloo_tcp_collectives = lambda _, interface: used.append(interface)
+device.xla_bridge.make_cpu_client = lambda _: None
+device.xla_bridge.register_backend_factory = lambda _, client, **__: client()
 group = SimpleNamespace(broadcast=lambda value: value, address="127.0.0.1")
 spec = {"device": "cpu", "interface": "ib0,ib1"}
-print(jax_training.join(SimpleNamespace(group=group, spec=spec, ranks=2, rank=1, local_rank=0)), *used, sep="; ")
-jax_training.at_end.clear()
+print(device.join(SimpleNamespace(group=group, spec=spec, ranks=2, rank=1, local_rank=0)), *used, sep="; ")
+device.at_end.clear()
 """
 
 

@@ -69,10 +69,10 @@ def noise(trainer: Any) -> np.ndarray:
         inputs = torch.from_numpy(samples if of_tokens else samples.transpose(0, 3, 1, 2))
         inputs = inputs if of_tokens else inputs.to(trainer.weight_dtype)
         logits_of_draws = [trainer.predict(inputs).detach().float().numpy() for _ in range(2)]
-    elif "ranks.libraries.jax_training" in sys.modules:  # TensorFlow 2.12 imports jax, too
+    elif "ranks.libraries.jax.trainer" in sys.modules:  # TensorFlow 2.12 imports jax, too
         import jax
 
-        from ranks.libraries.jax_model import forward
+        from ranks.libraries.jax.model import forward
 
         weights, rank = trainer.weights(), trainer.context.rank
         keys = [trainer.key_of(jax.numpy.uint32(rank), jax.numpy.uint32(number)) for number in range(2)]
@@ -114,7 +114,7 @@ def train(folder: Path) -> None:
     def init(self: Any, context: Any) -> None:
         begun(self, context)
         # Their steps can call nothing where they are partitioned.
-        if "ranks.libraries.jax_training" in sys.modules:
+        if "ranks.libraries.jax.trainer" in sys.modules:
             context.epoch = keep_inputs(context.epoch)
         else:
             Spy(self)

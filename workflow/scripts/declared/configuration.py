@@ -37,8 +37,8 @@ def unknown_name_error(name: str, file: object, key: str, choices: Iterable[str]
     return InputError("unknown-name", problem, file=file, key=key, got=name, **similar)
 
 
-def existing(folder: Path, name: str, kind: str) -> Path:
-    """Return `folder`/<name>.yaml.
+def existing_file(folder: Path, name: str, kind: str) -> Path:
+    """Return the file <name>.yaml of `folder`.
 
     Raises:
         InputError: If there is no such file; lists the existing names.

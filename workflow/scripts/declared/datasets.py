@@ -36,20 +36,20 @@ IDX = {
 }
 NAMES_CLASSES = ("tiny-imagenet", "image-folder")  # formats with names of classes in their files
 FRESH = "fresh"  # format of data sets without files: ranks draw every batch
-FRESH_NAMES = {
+SYNTHETIC_FORMS = {
     "images": "synthetic-<height>x<width>x<channels>-<classes>[-<samples>]",
     "regions": "synthetic-regions-<height>x<width>x<channels>-<classes>[-<samples>]",
     "tokens": "synthetic-tokens-<vocabulary>-<length>[-<samples>]",
     "clicks": "synthetic-clicks-<values>[-<samples>]",
     "text": "synthetic-text-<vocabulary>-<length>-<classes>[-<samples>]",
 }
-FRESH_SAMPLES = 10240
+SYNTHETIC_SAMPLES = 10240
 MAX_CLASSES = 10**7  # limit of classes and of vocabularies
 _SAMPLES = r"(?:-(?P<samples>[1-9]\d{0,8}))?"
 _CLASSES = r"(?P<classes>[1-9]\d{0,4})"
 _IMAGES = r"(?P<height>[1-9]\d{0,3})x(?P<width>[1-9]\d{0,3})x(?P<channels>[1-9]\d{0,2})"
 _TOKENS = r"(?P<vocabulary>[1-9]\d{0,6})-(?P<length>[1-9]\d{0,5})"
-_FRESH = {
+_SYNTHETIC_NAMES = {
     "images": re.compile(rf"synthetic-{_IMAGES}-{_CLASSES}{_SAMPLES}"),
     "regions": re.compile(rf"synthetic-regions-{_IMAGES}-{_CLASSES}{_SAMPLES}"),
     "tokens": re.compile(rf"synthetic-tokens-{_TOKENS}{_SAMPLES}"),
@@ -200,7 +200,7 @@ def _lower_digests(entry: Any) -> None:
 
 def check_entry(name: str, entry: Any, file: Path) -> None:
     """Raise InputError for the first mistake in an entry."""
-    if any(pattern.fullmatch(name) for pattern in _FRESH.values()):
+    if any(pattern.fullmatch(name) for pattern in _SYNTHETIC_NAMES.values()):
         problem = "is the name of a synthetic data set"
         raise InputError("reserved-name", problem, file=file, key=name, got=name, hint="give it another name")
     parse(level_type("dataset"), name, file, name)
@@ -302,15 +302,15 @@ def load_dataset(name: str, file: str = "data set", key: str = "") -> dict[str, 
         if table_of(name) == OWN_DATASETS:  # Tests check the shipped table.
             check_entry(name, datasets()[name], OWN_DATASETS)
         return datasets()[name]
-    for drawn, pattern in _FRESH.items():
+    for drawn, pattern in _SYNTHETIC_NAMES.items():
         if match := pattern.fullmatch(name):
             numbers = {key: int(number) for key, number in match.groupdict().items() if number}
-            numbers |= {"samples": numbers.get("samples", FRESH_SAMPLES)}
+            numbers |= {"samples": numbers.get("samples", SYNTHETIC_SAMPLES)}
             if too_small := _too_small(numbers):
                 raise InputError(
                     "out-of-range", f"'{name}' is too small", file=file, key=key, got=name, expected=too_small
                 )
-            return _fresh(drawn, numbers)
+            return _synthetic_entry(drawn, numbers)
     raise InputError(
         "unknown-name", f"'{name}' is unknown", file=file, key=key, got=name, **_alternatives(name)
     )
@@ -329,8 +329,8 @@ def _alternatives(name: str) -> dict[str, Any]:
     if name.startswith("synthetic-"):
         _, kind_text, *_ = name.split("-")
         meant = "images" if kind_text[:1].isdigit() else kind_text
-        return {"expected": FRESH_NAMES[meant] if meant in FRESH_NAMES else " or ".join(FRESH_NAMES.values())}
-    return alternatives(name, [*datasets(), *FRESH_NAMES.values()])
+        return {"expected": SYNTHETIC_FORMS.get(meant, " or ".join(SYNTHETIC_FORMS.values()))}
+    return alternatives(name, [*datasets(), *SYNTHETIC_FORMS.values()])
 
 
 def _too_small(numbers: Mapping[str, int]) -> str:
@@ -344,11 +344,11 @@ def _too_small(numbers: Mapping[str, int]) -> str:
     )
 
 
-def _fresh(name: str, numbers: Mapping[str, int]) -> dict[str, Any]:
+def _synthetic_entry(name: str, numbers: Mapping[str, int]) -> dict[str, Any]:
     """Return the entry of a synthetic data set. Validation has a tenth of its samples.
 
     Args:
-        name: Kind of the data set, a key of FRESH_NAMES.
+        name: Kind of the data set, a key of SYNTHETIC_FORMS.
         numbers: Numbers in the name of the data set.
     """
     samples, classes = numbers["samples"], numbers.get("classes", 0)

@@ -389,7 +389,7 @@ class Environment:
         return {file.name: digest_source(file) for file in files}
 
 
-def older(installed: str, oldest: str) -> bool:
+def is_older(installed: str, oldest: str) -> bool:
     """Return whether a version is older than another.
 
     A development version (2.6.0a0+nv25.01) counts as the release that it precedes.

@@ -101,7 +101,7 @@ class IntervalTarget(Keys):
 
 
 def as_replicates(written: int | IntervalTarget) -> Replicates:
-    """Return the key `replicates` as a rule; a contrast without levels gets them in `_with_levels`."""
+    """Return the key `replicates` as a rule; `declared.study` adds the levels of contrasts without levels."""
     if isinstance(written, int):
         return Replicates(written, written)
     named, contrasts = written.contrasts, dict[str, tuple[Any, ...]]()

@@ -15,7 +15,7 @@ from common.files import CHECKOUT
 from common.keys import Keys, Line, Maybe, Pairs, ParsedFrom, Rules, as_pairs, key, load, optional
 from common.python import python_abi
 from declared.commands import command_names
-from declared.configuration import existing, unknown_name_error
+from declared.configuration import existing_file, unknown_name_error
 from declared.costs import Costs
 from declared.devices import GIB, Peaks, find_device
 from declared.environments import (
@@ -477,7 +477,7 @@ def load_site(name: str, folder: Path = CHECKOUT / "config" / "sites") -> Site:
     Raises:
         InputError: If it is wrong; one line.
     """
-    file = existing(folder, name, "site")
+    file = existing_file(folder, name, "site")
     written = load(SiteKeys, file)
     _check_environments(written, file)
     frameworks = (*framework_names(), *command_names())

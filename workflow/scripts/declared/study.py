@@ -13,7 +13,7 @@ from common.files import CHECKOUT, load_yaml
 from common.keys import parse
 from common.renamed import rename_factors
 from declared.commands import command_names
-from declared.configuration import existing
+from declared.configuration import existing_file
 from declared.datasets import NEXT, TOKENS, find_dataset, kind, targets
 from declared.factors import (
     MIN_LEVELS_TO_HOLD_OUT,
@@ -276,7 +276,7 @@ def load_study(name: str, folder: Path = CHECKOUT / "config" / "studies") -> Stu
     Raises:
         InputError: If it is wrong; one line.
     """
-    file = existing(folder, name, "study")
+    file = existing_file(folder, name, "study")
     content = rename_factors(load_yaml(file), file, SECTIONS_WITH_FACTORS)
     written: StudyKeys | ImportedStudyKeys | CombinedStudyKeys
     if isinstance(content, dict) and "imported" in content:

@@ -15,7 +15,7 @@ from common.caches import follow_modes
 from common.errors import InputError
 from common.files import digest_file, digest_text, file_signature, has_signature, read_json, write_json
 from common.shell import capture, shell_command
-from declared.environments import COMPLETE_FILE, Environment, Installed, Realization, older, read
+from declared.environments import COMPLETE_FILE, Environment, Installed, Realization, is_older, read
 from declared.site import Site
 from environments import selftest
 from environments.packages import DESCRIBE_PYTHON, LIST_PACKAGES, parse_packages
@@ -91,7 +91,7 @@ def inspect_installation(environment: Environment, installation: Installed) -> d
     folders = [] if environment.program else path["path"]
     packages = {} if environment.program else parse_packages(lines[-1])
     program = digest_file(Path(installation.executable)) if environment.program else None
-    if older(about_python["version"], OLDEST_PYTHON) and not environment.for_command:
+    if is_older(about_python["version"], OLDEST_PYTHON) and not environment.for_command:
         problem, hint = (
             f"{python} is Python {about_python['version']}",
             f"ranks need {OLDEST_PYTHON} or newer",
@@ -194,7 +194,7 @@ def check_version(environment: Environment, framework: str) -> None:
     """
     library, _, version = framework.partition(" ")
     oldest = environment.supported.get(library)
-    if oldest and older(version, oldest):
+    if oldest and is_older(version, oldest):
         key, hint = f"installed.{environment.name}", f"ranks need {library} {oldest} or newer"
         raise InputError("too-old", f"{framework} is too old", key=key, got=version, hint=hint)
 

@@ -44,8 +44,8 @@ class IrrelevantFactors:
     applies_to: Callable[[Levels, Mesh], object]
 
 
-# Modules of ranks.libraries; TensorFlow, LBANN and Tarantella compute attention by two matrix products.
-LIBRARIES_WITH_FUSED_ATTENTION = frozenset({"pytorch", "jax_training"})
+# Packages of ranks.libraries; TensorFlow, LBANN and Tarantella compute attention by two matrix products.
+LIBRARIES_WITH_FUSED_ATTENTION = frozenset({"pytorch", "jax"})
 
 
 def _is_jax(levels: Levels, _mesh: Mesh) -> bool:

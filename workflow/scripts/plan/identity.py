@@ -38,7 +38,7 @@ MODEL_MODULES = {
     "worker": ("graph", "initial", "mesh", "pipelines"),
     "pytorch": ("precision",),
     "tensorflow": ("precision",),
-    "jax_training": ("precision",),
+    "jax": ("precision",),
     "divided_weights": ("division",),
     "pytorch_mesh": ("division",),
     "pytorch_strategy": ("layout", "soap", "strategy"),

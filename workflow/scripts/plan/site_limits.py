@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from common.notes import Note
-from declared.environments import older
+from declared.environments import is_older
 from declared.environments import read as read_environment
 from declared.frameworks import JAX_ENVIRONMENT, Framework, framework_names, load_framework
 from declared.models import model_graph
@@ -146,7 +146,7 @@ def _outdated_package(name: str, site: Site) -> Note | None:
     versions = dict(installation.packages) if installation else {}
     for package, oldest in framework.oldest_packages.items():
         version = versions.get(package)
-        if version and older(version, oldest):
+        if version and is_older(version, oldest):
             text = f"site {site.name} has {package} {version} installed, {name} needs {oldest} or newer"
             facts = {"framework": name, "package": package, "installed": version, "needed": oldest}
             return Note("too-old", text, **facts)

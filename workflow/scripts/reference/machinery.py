@@ -6,7 +6,7 @@ from typing import Any
 
 from common.files import load_yaml
 from declared import datasets, environments
-from declared.datasets import ARCHIVED, DATASETS, FRESH_NAMES, FRESH_SAMPLES, class_count, kind
+from declared.datasets import ARCHIVED, DATASETS, SYNTHETIC_FORMS, SYNTHETIC_SAMPLES, class_count, kind
 from declared.frameworks import Framework, framework_names, load_framework
 from models import listing
 from models.collectives import titles
@@ -48,8 +48,8 @@ def models_and_data() -> dict[str, Any]:
         "masked_percent": round(100 * MASKED_SHARE),
         "images": _datasets(tokens=False),
         "texts": _datasets(tokens=True),
-        "fresh_names": FRESH_NAMES,
-        "fresh_samples": FRESH_SAMPLES,
+        "fresh_names": SYNTHETIC_FORMS,
+        "fresh_samples": SYNTHETIC_SAMPLES,
         "n_counts": N_COUNTS,
         "n_categories": N_CATEGORIES,
         "archives": _archives(),

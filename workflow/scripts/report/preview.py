@@ -19,7 +19,7 @@ from common.errors import InputError
 from common.files import CHECKOUT, node_name
 from common.options import run_program
 from common.run_status import RunStatus
-from declared.configuration import check_name, existing
+from declared.configuration import check_name, existing_file
 from declared.study import load_study
 from launchers.processes import kill
 from plan import unlock
@@ -87,7 +87,7 @@ def main(*, study: str = "", site: str = "", targets: Sequence[str] = ("figures"
     os.nice(NICE)
     study = str(load_merged_config(study, site)["study"])
     check_name("study", study)
-    existing(CHECKOUT / "config" / "studies", study, "study")
+    existing_file(CHECKOUT / "config" / "studies", study, "study")
     raise_if_imported(load_study(study))
     results = Path("results") / study
     raise_if_other_site(results, site)

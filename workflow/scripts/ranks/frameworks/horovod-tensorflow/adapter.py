@@ -26,7 +26,7 @@ def trainer(context: Context) -> Trainer:
     import tensorflow as tf
 
     from ranks.libraries.horovod import Timeline, fusion_settings, transport
-    from ranks.libraries.tensorflow import TensorFlowTrainer
+    from ranks.libraries.tensorflow.trainer import TensorFlowTrainer
 
     sync_every, adam = context.levels["sync_every"], context.levels["optimizer"] != "sgd"
 
@@ -94,6 +94,6 @@ def collectives(context: Context) -> Collectives:
     import horovod.tensorflow as hvd
 
     from ranks.libraries.horovod import make_collectives
-    from ranks.libraries.tensorflow import TensorFlowCollectives
+    from ranks.libraries.tensorflow.collectives import TensorFlowCollectives
 
     return make_collectives(TensorFlowCollectives, context, hvd)

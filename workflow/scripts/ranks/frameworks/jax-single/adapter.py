@@ -12,6 +12,6 @@ def environment(context: Context) -> dict[str, str]:
 
 def trainer(context: Context) -> Trainer:
     """Return the library's own trainer unchanged."""
-    from ranks.libraries.jax_training import JaxTrainer
+    from ranks.libraries.jax.trainer import JaxTrainer
 
     return JaxTrainer(context)

@@ -14,7 +14,8 @@ def environment(context: Context) -> dict[str, str]:
 def trainer(context: Context) -> Trainer:
     """Return the library's trainer, for ranks of one JAX process group."""
     from ranks.libraries.divided_weights import weight_axes
-    from ranks.libraries.jax_training import JaxTrainer, join
+    from ranks.libraries.jax.device import join
+    from ranks.libraries.jax.trainer import JaxTrainer
 
     class JoinedTrainer(JaxTrainer):
         def join(self) -> str:
@@ -28,7 +29,8 @@ def trainer(context: Context) -> Trainer:
 
 def collectives(context: Context) -> Collectives:
     """Return XLA's collectives."""
-    from ranks.libraries.jax_training import JaxCollectives, configure_library, join
+    from ranks.libraries.jax.collectives import JaxCollectives
+    from ranks.libraries.jax.device import configure_library, join
 
     configure_library(context)
     return JaxCollectives(context, join(context))

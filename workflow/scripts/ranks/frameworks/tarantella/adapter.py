@@ -76,7 +76,7 @@ def trainer(context: Context) -> Trainer:
     """Return a trainer with Tarantella's optimizer, for both training loops."""
     import tarantella as tnt
 
-    from ranks.libraries.tensorflow import TensorFlowTrainer
+    from ranks.libraries.tensorflow.trainer import TensorFlowTrainer
 
     class TarantellaTrainer(TensorFlowTrainer):
         transport = "gaspi" if context.ranks > 1 else "none"
@@ -109,7 +109,7 @@ def collectives(context: Context) -> Collectives:
     """Return collectives by the library with which Tarantella averages gradients."""
     import tarantella as tnt
 
-    from ranks.libraries.tensorflow import TensorFlowCollectives
+    from ranks.libraries.tensorflow.collectives import TensorFlowCollectives
 
     class TarantellaCollectives(TensorFlowCollectives):
         transport = "gaspi"

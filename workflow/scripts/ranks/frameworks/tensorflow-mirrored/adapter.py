@@ -18,7 +18,7 @@ def trainer(context: Context) -> Trainer:
     """Return a trainer whose model is created under MirroredStrategy."""
     import tensorflow as tf
 
-    from ranks.libraries.tensorflow import TensorFlowTrainer
+    from ranks.libraries.tensorflow.trainer import TensorFlowTrainer
 
     class MirroredTrainer(TensorFlowTrainer):
         def make_strategy(self) -> Any:

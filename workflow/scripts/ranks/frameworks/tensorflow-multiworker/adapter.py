@@ -22,7 +22,7 @@ def environment(context: Context) -> dict[str, str]:
 
 def trainer(context: Context) -> Trainer:
     """Return a trainer whose model is created under MultiWorkerMirroredStrategy."""
-    from ranks.libraries.tensorflow import TensorFlowTrainer
+    from ranks.libraries.tensorflow.trainer import TensorFlowTrainer
 
     class MultiWorkerTrainer(TensorFlowTrainer):
         one_message = True
@@ -38,7 +38,7 @@ def collectives(context: Context) -> Collectives:
     """Return collectives by the strategy's collective operations."""
     import tensorflow as tf
 
-    from ranks.libraries.tensorflow import TensorFlowCollectives
+    from ranks.libraries.tensorflow.collectives import TensorFlowCollectives
 
     class MultiWorkerCollectives(TensorFlowCollectives):
         def __init__(self) -> None:

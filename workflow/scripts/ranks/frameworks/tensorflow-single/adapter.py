@@ -11,6 +11,6 @@ def environment(_context: Context) -> dict[str, str]:
 
 def trainer(context: Context) -> Trainer:
     """Return the library's own trainer unchanged."""
-    from ranks.libraries.tensorflow import TensorFlowTrainer
+    from ranks.libraries.tensorflow.trainer import TensorFlowTrainer
 
     return TensorFlowTrainer(context)

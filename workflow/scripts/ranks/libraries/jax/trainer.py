@@ -6,12 +6,8 @@ derives the communication.
 """
 
 import functools
-import math
 import os
-import tempfile
-import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from pathlib import Path
+from collections.abc import Callable
 from typing import Any
 
 import jax
@@ -19,280 +15,28 @@ import jax.numpy as jnp
 import numpy as np
 import optax
 from jax import Array, lax
-from jax._src import distributed, xla_bridge
-from jax._src.lib import _jax
-from jax.experimental import io_callback
-from jax.sharding import Mesh, NamedSharding
+from jax.sharding import NamedSharding
 from jax.sharding import PartitionSpec as P
 
-from models.graph import Graph, is_decayed, is_trained
-from models.precision import AMP, BF16, COMPUTES_IN_BFLOAT16, FP32, TF32
-from ranks.libraries.jax_model import Arrays, Attend, forward, unfused_attention
+from models.graph import is_trained
+from models.precision import BF16, COMPUTES_IN_BFLOAT16, FP32
+from ranks.libraries.jax.attention import can_fuse_attention, fused_attention
+from ranks.libraries.jax.device import JaxProfiler, Marks, configure_library, device_name
+from ranks.libraries.jax.layout import REPLICAS, Layout
+from ranks.libraries.jax.model import Arrays, forward, unfused_attention
+from ranks.libraries.jax.optimizer import optax_rule
 from ranks.libraries.validation_batches import validation_batches
-from ranks.worker.collectives import Collectives
-from ranks.worker.context import Context, by_first_interface, interfaces
-from ranks.worker.devices import count_visible, device_indices, vendor
+from ranks.worker.context import Context
 from ranks.worker.epoch_timer import EpochSums, EpochTimer
-from ranks.worker.group import free_port
-from ranks.worker.operators import Event, moved, show_clock
 from ranks.worker.phases import COMMUNICATION
-from ranks.worker.process import at_end
 from ranks.worker.trainer import CLIP_EPSILON, HEURISTIC, NONE, ON_DEMAND, RECOMPUTED, TIMED, UNFUSED, Trainer
 
-REPLICAS = ("data", "sharded")  # axes along which samples are partitioned
 # The phases that a traced step marks, in this order.
 STEP_PHASES = ("backward", "wait", "optimizer", "metrics")
-# JAX's names of accelerators.
-PLATFORMS = {"nvidia": "cuda", "amd": "rocm"}
-#: precision of float32 products, by the level of the factor precision. With amp and bf16 only routers of
-#: experts have such products; PyTorch and TensorFlow compute them in float32, JAX on accelerators in TF32.
-MATMUL_PRECISIONS = {FP32: "float32", TF32: "tensorfloat32", AMP: "tensorfloat32", BF16: "tensorfloat32"}
 REDUCE_DTYPES = {FP32: jnp.float32, BF16: jnp.bfloat16}  # types by level of reduce_dtype
-# What cuDNN's fused attention supports on all of its devices.
-CUDNN_ATTENTION_CAPABILITY, MAX_CUDNN_HEAD = 8.0, 128
 PRODUCTS = {"float32": "float32", "tensorfloat32": "TF32"}
 
 State = dict[str, Any]
-
-
-def configure_library(context: Context) -> None:
-    """Set JAX's device and the precision of products; call it before JAX uses any device."""
-    on_gpu = context.spec["device"] == "cuda"
-    platform = PLATFORMS[vendor()]
-    jax.config.update("jax_platforms", f"{platform},cpu" if on_gpu else "cpu")
-    if on_gpu:
-        (index,) = device_indices(context, count_visible())
-        jax.config.update(f"jax_{platform}_visible_devices", str(index))
-    precision = context.levels.get("precision", FP32)  # A benchmark's levels lack the factor.
-    jax.config.update("jax_default_matmul_precision", MATMUL_PRECISIONS[precision])
-
-
-def join(context: Context) -> str:
-    """Join all ranks to one program, and return the transport of its communication.
-
-    On CPUs it is Gloo. By default Gloo listens at the address of the host's name, and JAX has no option for
-    the interface. So the client is created here, as in `xla_bridge.make_cpu_client`, with the site's
-    interface.
-    """
-    jax.config.update("jax_enable_preemption_service", False)  # It would handle SIGTERM.
-    address, port = context.group.broadcast([context.group.address, free_port(context.group.address)])
-    place = f"{address}:{port}"
-    on_gpu = context.spec["device"] == "cuda"
-    devices = device_indices(context, count_visible()) if on_gpu else [context.local_rank]
-    jax.distributed.initialize(place, context.ranks, context.rank, devices, coordinator_bind_address=place)
-    # Otherwise other ranks treat the end of rank 0 as a failure.
-    at_end.append(jax.distributed.shutdown)
-
-    def client() -> Any:
-        gloo = _jax.make_gloo_tcp_collectives(
-            distributed.global_state.client, interface=interfaces(context.spec)[0]
-        )
-        return xla_bridge.make_cpu_client(gloo)
-
-    if on_gpu:
-        return "nccl"
-    xla_bridge.register_backend_factory("cpu", client, fail_quietly=False)
-    return by_first_interface(context.spec, "gloo")
-
-
-def device_name() -> str:
-    """Return the name of the device for the record."""
-    (device,) = jax.local_devices()
-    return "cpu" if device.platform == "cpu" else device.device_kind
-
-
-def can_fuse_attention(levels: Mapping[str, Any], graph: Graph, tensor: int) -> bool:
-    """Return whether cuDNN's fused kernel computes the model's attention, partitioned by heads over `tensor`.
-
-    It needs bfloat16, a device since Ampere, and a head size that is a multiple of 8.
-    """
-    (device,) = jax.local_devices()
-    return (
-        levels["attention"] == "default"
-        and levels["precision"] in COMPUTES_IN_BFLOAT16
-        and device.platform in ("gpu", "cuda")
-        and vendor() == "nvidia"
-        and float(device.compute_capability) >= CUDNN_ATTENTION_CAPABILITY
-        and all(size % 8 == 0 and size <= MAX_CUDNN_HEAD for size in graph.head_sizes)
-        and all(
-            operator.key_heads % tensor == 0 for operator in graph.operators if operator.kind == "attention"
-        )
-    )
-
-
-def fused_attention(axes: Sequence[str]) -> Attend:
-    """Return attention by cuDNN's fused kernel in a replica's step on a mesh with these axes.
-
-    Heads are partitioned along `tensor` here, since the kernel's own partitioning fails within shard_map.
-    """
-
-    def attend(query: Array, key: Array, value: Array, causal: bool) -> Array:
-        fused = functools.partial(jax.nn.dot_product_attention, is_causal=causal, implementation="cudnn")
-        if "tensor" in axes:
-            heads = P(None, None, "tensor")
-            fused = jax.shard_map(
-                fused, in_specs=(heads,) * 3, out_specs=heads, axis_names={"tensor"}, check_vma=False
-            )
-        return fused(query, key, value)
-
-    return attend
-
-
-def optimizer(levels: Mapping[str, Any]) -> optax.GradientTransformation:
-    """Return SGD with momentum, Adam (Kingma & Ba 2015) or AdamW (Loshchilov & Hutter 2019).
-
-    It returns changes that are not yet multiplied by the learning rate. AdamW adds weight decay to the
-    changes, the others add it to the gradients.
-    """
-    if levels["optimizer"] == "sgd":
-        rule = optax.trace(levels["momentum"])
-    else:
-        rule = adam(levels["adam_beta1"], levels["adam_beta2"], levels["adam_epsilon"])
-
-    def decayed(weights: Mapping[str, Any]) -> dict[str, bool]:
-        return {name: is_decayed(name, levels["decayed_weights"]) for name in weights}
-
-    decay = [optax.add_decayed_weights(levels["weight_decay"], decayed)] if levels["weight_decay"] else []
-    return optax.chain(rule, *decay) if levels["optimizer"] == "adamw" else optax.chain(*decay, rule)
-
-
-def adam(b1: float, b2: float, eps: float) -> optax.GradientTransformation:
-    """Return optax.scale_by_adam with an exact 1 - b^t.
-
-    In the first steps, optax's value has only 3 correct digits, so that weights would differ from PyTorch's.
-    """
-
-    def update(
-        gradients: Any, state: optax.ScaleByAdamState, _weights: Any = None
-    ) -> tuple[Any, optax.ScaleByAdamState]:
-        count = state.count + 1
-        mean = optax.tree.update_moment(gradients, state.mu, b1, 1)
-        square = optax.tree.update_moment_per_elem_norm(gradients, state.nu, b2, 2)
-        mean_correction, square_correction = (-jnp.expm1(count * math.log(b)) for b in (b1, b2))
-        root = jnp.sqrt(square_correction)
-        changes = jax.tree.map(lambda m, s: m / mean_correction / (jnp.sqrt(s) / root + eps), mean, square)
-        return changes, optax.ScaleByAdamState(count, mean, square)
-
-    return optax.GradientTransformation(optax.scale_by_adam().init, update)
-
-
-class Layout:
-    """Layout of the weights on a mesh: the parallelization strategy as data.
-
-    The mesh axis `tensor` partitions each weight listed in `tensor` along the given axis. The mesh axis
-    `sharded` partitions each weight along its first other axis with a length that the number of shards
-    divides; weights without such an axis are replicated.
-    """
-
-    def __init__(
-        self, graph: Graph, sizes: Mapping[str, int], sharding: str, tensor: Mapping[str, int]
-    ) -> None:
-        self.axes = (*REPLICAS, *(axis for axis in ("tensor",) if sizes[axis] > 1))
-        self.mesh = Mesh(np.array(jax.devices()).reshape([sizes[axis] for axis in self.axes]), self.axes)
-        self.replicas = sizes["data"] * sizes["sharded"]
-        self.sharding, self.n_shards = sharding, sizes["sharded"]
-        self._tensor = tensor
-        self.shard_axes = {
-            name: self._shard_axis(name, shape) for name, shape in graph.weights().items() if is_trained(name)
-        }
-
-    def _shard_axis(self, name: str, shape: Sequence[int]) -> int | None:
-        """Return the axis along which `sharded` partitions a weight, None if it is replicated."""
-        if self.n_shards == 1:
-            return None
-        return next(
-            (i for i, n in enumerate(shape) if n % self.n_shards == 0 and i != self._tensor.get(name)), None
-        )
-
-    def spec(self, name: str, is_sharded: bool, with_tensor: bool = True) -> P:
-        """Return the layout of a weight or of its optimizer state.
-
-        Args:
-            name: Name of the weight.
-            is_sharded: Whether the mesh axis `sharded` partitions it.
-            with_tensor: Whether the layout includes the axis `tensor`, which a replica's step does not name.
-        """
-        axes: dict[int, str] = {}
-        if is_sharded and (axis := self.shard_axes[name]) is not None:
-            axes[axis] = "sharded"
-        if with_tensor and name in self._tensor:
-            axes[self._tensor[name]] = "tensor"
-        return P(*(axes.get(i) for i in range(1 + max(axes, default=-1))))
-
-    def placed(self, value: np.ndarray, spec: P) -> Array:
-        """Return an array that all ranks have in the given layout."""
-        sharding = NamedSharding(self.mesh, spec)
-        return jax.make_array_from_callback(
-            value.shape, sharding, lambda part: np.ascontiguousarray(value[part])
-        )
-
-    def joined(self, mine: np.ndarray) -> Array:
-        """Return the array [replicas * n, ...] that has `mine` [n, ...] on this rank's replica."""
-        shape, (device,) = (self.replicas * len(mine), *mine.shape[1:]), jax.local_devices()
-        sharding = NamedSharding(self.mesh, P(REPLICAS))
-        return jax.make_array_from_single_device_arrays(shape, sharding, [jax.device_put(mine, device)])
-
-    def on_replicas(
-        self, step: Callable[..., Any], in_specs: Any, out_specs: Any, donate: Sequence[int] = ()
-    ) -> Any:
-        """Compile `step`, written for one replica, for all replicas; specs are trees of PartitionSpec."""
-        mapped = jax.shard_map(
-            step,
-            mesh=self.mesh,
-            in_specs=in_specs,
-            out_specs=out_specs,
-            axis_names=set(REPLICAS),
-            check_vma=False,
-        )
-        return jax.jit(mapped, donate_argnums=tuple(donate))
-
-    def gather(self, weights: Arrays) -> Arrays:
-        """Return whole weights from shards, in the step of a replica."""
-        return {name: self._gather_weight(name, weight) for name, weight in weights.items()}
-
-    def _gather_weight(self, name: str, weight: Array) -> Array:
-        axis = self.shard_axes[name]
-        return weight if axis is None else lax.all_gather(weight, "sharded", axis=axis, tiled=True)
-
-    def shards(self, weights: Arrays) -> Arrays:
-        """Return this replica's shards of whole weights, in the step of a replica."""
-        return {name: self._shard(name, weight) for name, weight in weights.items()}
-
-    def _shard(self, name: str, weight: Array) -> Array:
-        if (axis := self.shard_axes[name]) is None:
-            return weight
-        length = weight.shape[axis] // self.n_shards
-        return lax.dynamic_slice_in_dim(weight, lax.axis_index("sharded") * length, length, axis)
-
-    def averaged(self, gradients: Arrays, dtype: Any = None) -> Arrays:
-        """Return the means of gradients over all replicas, in the step of a replica.
-
-        They are all-reduced, or reduce-scattered if the replica needs only its shard. Gradients are summed in
-        `dtype`, by default in their data type.
-        """
-        if dtype is not None:
-            summed = self.averaged({name: gradient.astype(dtype) for name, gradient in gradients.items()})
-            return {name: summed[name].astype(gradient.dtype) for name, gradient in gradients.items()}
-        scattered = {}
-        for name, gradient in gradients.items():
-            axis = self.shard_axes[name]
-            if axis is not None and self.sharding != "optimizer":
-                part = lax.psum_scatter(gradient, "sharded", scatter_dimension=axis, tiled=True)
-                scattered[name] = lax.pmean(part, "data") / self.n_shards
-        reduced = lax.pmean({name: gradients[name] for name in gradients if name not in scattered}, REPLICAS)
-        return {
-            name: scattered[name] if name in scattered else self._shard(name, reduced[name])
-            for name in gradients
-        }
-
-    def norm(self, gradients: Arrays) -> Array:
-        """Return the L2 norm of all gradients, given a replica's shards or copies of them."""
-        squares = {
-            name: jnp.sum(jnp.square(gradient.astype(jnp.float32))) for name, gradient in gradients.items()
-        }
-        shards = sum((square for name, square in squares.items() if self.shard_axes[name] is not None), 0.0)
-        replicated = sum((square for name, square in squares.items() if self.shard_axes[name] is None), 0.0)
-        return jnp.sqrt(replicated + lax.psum(shards, "sharded"))
 
 
 def cross_entropy(logits: Array, labels: Array, label_smoothing: float) -> Array:
@@ -302,81 +46,6 @@ def cross_entropy(logits: Array, labels: Array, label_smoothing: float) -> Array
         return losses
     means = jax.nn.logsumexp(logits, axis=-1) - logits.mean(-1)
     return (1 - label_smoothing) * losses + label_smoothing * means
-
-
-class Marks:
-    """Marks in a compiled traced step: times at which arrays were computed, in s of this process's clock.
-
-    A mark is a Python callback that depends on an element of each array and returns 1.0. Computation that
-    must not begin before the mark is multiplied by this number.
-    """
-
-    def __init__(self, active: bool) -> None:
-        self.active = active
-        self.stamps: dict[str, float] = {}
-
-    def __call__(self, phase: str, arrays: Any) -> Array:
-        """Start a phase when these arrays are computed; return 1.0, available from then on."""
-        if not self.active:
-            return jnp.float32(1)
-        firsts = jnp.stack([array.ravel()[0].astype(jnp.float32) for array in jax.tree.leaves(arrays)])
-
-        def stamp(_: Any) -> np.float32:
-            self.stamps[phase] = time.monotonic()
-            return np.float32(1)
-
-        return io_callback(stamp, jax.ShapeDtypeStruct((), jnp.float32), firsts)
-
-    def hold_back(self, phase: str, arrays: Any) -> Any:
-        """Mark, and return these arrays, available only after the mark."""
-        if not self.active:
-            return arrays
-        factor = self(phase, arrays)
-        return jax.tree.map(lambda array: array * factor.astype(array.dtype), arrays)
-
-    def turn(self, phase: str, loss: Array) -> Array:
-        """Return the loss; a phase starts when it is computed, and its gradient depends on the mark."""
-        if not self.active:
-            return loss
-        turned = jax.custom_vjp(lambda value: value)
-        turned.defvjp(
-            lambda value: (value, self(phase, value)), lambda factor, gradient: (gradient * factor,)
-        )
-        return turned(loss)
-
-
-class JaxProfiler:
-    """JAX's profiler for ranks/worker/operators.py: operators, and kernels on an accelerator."""
-
-    def __init__(self) -> None:
-        self._folder = tempfile.mkdtemp()
-        self._shown_at = 0.0
-
-    def start(self) -> None:
-        """Start profiling."""
-        options = jax.profiler.ProfileOptions()
-        options.python_tracer_level = 0
-        jax.profiler.start_trace(self._folder, profiler_options=options)
-        self._shown_at = show_clock(jax.profiler.TraceAnnotation)
-
-    def stop(self) -> None:
-        """Stop profiling quickly, since an epoch is being timed."""
-        jax.profiler.stop_trace()
-
-    def events(self) -> list[Event]:
-        """Return the events, in microseconds of time.monotonic, after the profiler has stopped."""
-        (file,) = Path(self._folder).rglob("*.xplane.pb")
-        return moved(list(_events(jax.profiler.ProfileData.from_file(str(file)))), self._shown_at)
-
-
-def _events(profile: Any) -> Iterator[Event]:
-    """Yield the events of a profile, in microseconds of the profiler's clock."""
-    lines = ((plane, line) for plane in profile.planes for line in plane.lines)
-    for thread, (plane, line) in enumerate(lines):
-        yield {"ph": "M", "name": "thread_name", "tid": thread, "args": {"name": f"{plane.name} {line.name}"}}
-        for event in line.events:
-            spent = {"ts": event.start_ns / 1e3, "dur": event.duration_ns / 1e3}
-            yield {"ph": "X", "name": event.name, "tid": thread, **spent}
 
 
 class JaxTrainer(Trainer):
@@ -397,7 +66,7 @@ class JaxTrainer(Trainer):
         self._attend = fused_attention(self.layout.axes) if self._is_fused else unfused_attention
         if graph.vocabulary is None:
             self._mean, self._std = (np.array(context.manifest[name], np.float32) for name in ("mean", "std"))
-        self._optimizer = optimizer(levels)
+        self._optimizer = optax_rule(levels)
         # Weights are replicated, although optimizer state is sharded.
         self._is_replicated = context.mesh.sharded > 1 and levels["sharding"] != "parameters"
         self._batches = 0
@@ -703,48 +372,6 @@ class JaxTrainer(Trainer):
         if self.context.graph.vocabulary is not None:
             return samples
         return (samples.astype(jnp.float32) - self._mean) / self._std
-
-
-class JaxCollectives(Collectives):
-    """XLA's collectives between all ranks, compiled for each collective and number of elements.
-
-    The adapter joins the ranks before.
-    """
-
-    def __init__(self, context: Context, transport: str) -> None:
-        self.transport, self.device, self._ranks = transport, device_name(), context.ranks
-        self._mesh = jax.make_mesh((context.ranks,), ("ranks",))
-        after = [(rank, (rank + 1) % context.ranks) for rank in range(context.ranks)]
-        functions: dict[str, tuple[Callable[[Array], Array], P]] = {
-            "all_reduce": (lambda mine: lax.psum(mine, "ranks"), P()),
-            "all_gather": (lambda mine: lax.all_gather(mine, "ranks", tiled=True), P()),
-            "reduce_scatter": (lambda mine: lax.psum_scatter(mine, "ranks", tiled=True), P("ranks")),
-            "all_to_all": (lambda mine: lax.all_to_all(mine, "ranks", 0, 0, tiled=True), P("ranks")),
-            "point_to_point": (lambda mine: lax.ppermute(mine, "ranks", after), P("ranks")),
-        }
-        self._functions = {
-            name: jax.jit(
-                jax.shard_map(does, mesh=self._mesh, in_specs=P("ranks"), out_specs=out, check_vma=False)
-            )
-            for name, (does, out) in functions.items()
-        }
-        self._loaded = self._done = jnp.zeros(0)
-
-    def load(self, values: np.ndarray) -> None:
-        """Copy this rank's message, float32, to the device."""
-        (device,), sharding = jax.local_devices(), NamedSharding(self._mesh, P("ranks"))
-        shape = (self._ranks * len(values),)
-        self._loaded = jax.make_array_from_single_device_arrays(
-            shape, sharding, [jax.device_put(values, device)]
-        )
-
-    def do(self, collective: str) -> None:
-        """Run this collective once on the loaded message, and return when the device is idle."""
-        self._done = jax.block_until_ready(self._functions[collective](self._loaded))
-
-    def result(self) -> np.ndarray:
-        """Return the result of the last `do`, float32."""
-        return np.asarray(self._done.addressable_data(0))
 
 
 def _count_correct(logits: Array, labels: Array, counts: Any = True) -> Array:

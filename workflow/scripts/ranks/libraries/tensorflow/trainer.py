@@ -1,338 +1,35 @@
-"""Train with TensorFlow (Keras 2): model, data and step. Adapters add a strategy or an optimizer.
+"""Train with TensorFlow (Keras 2) on one device. Adapters add a strategy or an optimizer.
 
 There are two training loops. `custom` has one distributed iterator for the whole run, a fixed number of steps
 per epoch, and the same code for every `sync_every`. `fit` is Keras' own loop, timed by callbacks.
 """
 
-import importlib
 import itertools
 import math
 import os
-import tempfile
 import threading
 import time
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import suppress
-from functools import partial
-from pathlib import Path
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
 import tensorflow as tf
 
-from models.graph import Graph, Operator, is_decayed, pair
+from models.graph import is_decayed
 from models.precision import AMP, FP32, TF32
-from ranks.libraries import xla
-from ranks.libraries.tensorflow_layers import (
-    AddVector,
-    Attention,
-    ClassToken,
-    Embedding,
-    Experts,
-    Positions,
-    RMSNorm,
-    TiedDense,
-    UpConv,
-    join_products,
-)
-from ranks.worker.collectives import Collectives
+from ranks.libraries.tensorflow.device import Marks, TensorFlowProfiler, configure_library, seconds
+from ranks.libraries.tensorflow.model import build, variables
+from ranks.libraries.tensorflow.optimizer import keras_optimizer
 from ranks.worker.context import Context
-from ranks.worker.devices import device_indices
 from ranks.worker.epoch_timer import EpochSums, EpochTimer
-from ranks.worker.operators import Event, moved, show_clock, unix_ahead
-from ranks.worker.phases import COMMUNICATION, Stamps
+from ranks.worker.phases import COMMUNICATION
 from ranks.worker.trainer import CLIP_EPSILON, HEURISTIC, NONE, TIMED, UNFUSED, Trainer
 
 keras = tf.keras
 
-
-ACTIVATIONS = {
-    "gelu": tf.nn.gelu,
-    "gelu_tanh": partial(tf.nn.gelu, approximate=True),
-}  # Keras knows the others by name
-#: names of a layer's weights that differ from those in a graph, except for depthwise kernels
-WEIGHTS = {
-    "scale": "gamma",
-    "offset": "beta",
-    "mean": "moving_mean",
-    "variance": "moving_variance",
-}
 BLOCK_BATCHES = 8
 N_PREFETCHED = 1  # batches that wait for training
 BLOCK_BYTES = 2**24  # size of a block of images, with one byte per pixel value; 2**27 with tokens of 8 bytes
-# Modules that describe the profiler's files: since TensorFlow 2.20, before, and up to 2.11.
-XPLANE = (
-    "tensorflow.tsl.profiler.protobuf.xplane_pb2",
-    "tsl.profiler.protobuf.xplane_pb2",
-    "tensorflow.core.profiler.protobuf.xplane_pb2",
-)
-
-
-def build(graph: Graph) -> Any:
-    """Return the model as a Keras model.
-
-    It maps images [N, H, W, C] or tokens [N, length] to logits [N, classes] or [N, positions, vocabulary],
-    float32.
-    """
-    inputs, *operators = graph.operators
-    samples = keras.Input(graph.shape, name=inputs.name, dtype=None if graph.vocabulary is None else "int64")
-    outputs = {inputs.name: samples}
-    for operator in operators:
-        outputs[operator.name] = _apply_operator(operator, outputs)
-    logits = keras.layers.Activation("linear", dtype="float32", name="logits")(outputs[operators[-1].name])
-    return keras.Model(samples, logits, name=graph.model)
-
-
-def _apply_operator(operator: Operator, outputs: dict[str, Any]) -> Any:
-    """Return the output of an operator from `outputs`; a final_state has a list: hidden, cell."""
-    layers, name, inputs = keras.layers, operator.name, [outputs[below] for below in operator.inputs]
-    x = inputs[0]
-    match operator.kind:
-        case "conv" | "depthwise_conv":
-            x, padding = _padded(operator, x)
-            window = {
-                "strides": operator["stride"],
-                "padding": padding,
-                "use_bias": operator["bias"],
-                "name": name,
-            }
-            if operator.kind == "conv":
-                return layers.Conv2D(operator["filters"], operator["kernel"], **window)(x)
-            return layers.DepthwiseConv2D(operator["kernel"], **window)(x)
-        case "up_conv":
-            return UpConv(operator, name=name)(x)
-        case "batch_norm":
-            norm = layers.BatchNormalization(
-                epsilon=operator["epsilon"], momentum=operator["momentum"], name=name
-            )
-            return norm(x)
-        case "activation":
-            return layers.Activation(ACTIVATIONS.get(operator["function"], operator["function"]), name=name)(
-                x
-            )
-        case "max_pool" | "average_pool":
-            x, padding = _padded(operator, x)
-            pool = layers.MaxPooling2D if operator.kind == "max_pool" else layers.AveragePooling2D
-            return pool(operator["kernel"], operator["stride"], padding, name=name)(x)
-        case "global_average_pool":
-            return layers.GlobalAveragePooling2D(name=name)(x)
-        case "add" | "multiply" | "concatenate":
-            return getattr(layers, operator.kind.capitalize())(name=name)(inputs)
-        case "multiply_channels":
-            gate = layers.Reshape((1, 1, operator.shape[-1]), name=f"{name}_gate")(inputs[1])
-            return layers.Multiply(name=name)([x, gate])
-        case "flatten":
-            return layers.Flatten(name=name)(x)
-        case "dense":
-            return layers.Dense(operator["units"], use_bias="bias" in operator.weights, name=name)(x)
-        case "dropout":
-            return layers.Dropout(operator["rate"], name=name)(x)
-    return _apply_to_sequences(operator, inputs, outputs)
-
-
-def _apply_to_sequences(operator: Operator, inputs: list[Any], outputs: dict[str, Any]) -> Any:
-    layers, name, x = keras.layers, operator.name, inputs[0]
-    match operator.kind:
-        case "layer_norm":
-            return layers.LayerNormalization(epsilon=operator["epsilon"], name=name)(x)
-        case "rms_norm":
-            return RMSNorm(x.shape[-1], operator["epsilon"], name=name)(x)
-        case "embedding":
-            return Embedding(*operator.weights["table"], name=name)(x)
-        case "tied_dense":
-            return TiedDense(outputs[operator["of"]].node.layer, name=name)(x)
-        case "add_vector":
-            return AddVector(x.shape[-1], name=name)(x)
-        case "positions":
-            return Positions(*operator.shape, name=name)(x)
-        case "class_token":
-            return ClassToken(operator.shape[-1], name=name)(x)
-        case "attention" | "experts":
-            layer = Attention if operator.kind == "attention" else Experts
-            return layer(operator, name=name)(*inputs)
-        case "lstm":
-            lstm = layers.LSTM(operator["units"], return_sequences=True, return_state=True, name=name)
-            return lstm(x, initial_state=inputs[1] if inputs[1:] else None)[0]
-        case "final_state":
-            return x.node.outputs[1:]
-        case "step" | "steps" | "gather" | "log_counts" | "interactions":
-            return _without_layer(operator, x, *inputs[1:])
-        case "sequence":
-            return layers.Reshape(operator.shape, name=name)(x)
-    raise ValueError(f"TensorFlow has no operator {operator.kind}")
-
-
-def _without_layer(operator: Operator, x: Any, operand: Any = None) -> Any:
-    """Return the output of an operator that needs no Keras layer."""
-    match operator.kind:
-        case "log_counts":
-            return tf.math.log1p(tf.cast(x, tf.float32))
-        case "interactions":
-            return join_products(x, operand)
-        case "step":
-            return x[:, operator["index"]]
-        case "steps":
-            return x[:, operator["start"] : operator["stop"]]
-    return tf.gather(x, operand, axis=1, batch_dims=1)
-
-
-def _padded(operator: Operator, x: Any) -> tuple[Any, str]:
-    """Return the padded input of a convolution or pooling, and Keras' name of its padding.
-
-    Keras' "same" is asymmetric with a stride, and Keras' pooling ignores the zeros that "same" adds.
-    """
-    padding, kernel = pair(operator["padding"]), pair(operator["kernel"])
-    pools = operator.kind in ("max_pool", "average_pool")
-    if not pools and operator["stride"] == 1 and kernel == tuple(2 * zeros + 1 for zeros in padding):
-        return x, "same"
-    if any(padding):
-        x = keras.layers.ZeroPadding2D(padding, name=f"{operator.name}_padding")(x)
-    return x, "valid"
-
-
-def variables(model: Any, graph: Graph) -> dict[str, Any]:
-    """Return the variables of a graph's weights, by their names in it."""
-    variables_by_name = {}
-    for name in graph.weights():
-        operator, _, weight = name.rpartition(".")
-        layer, kind = model.get_layer(operator), graph.by_name[operator].kind
-        depthwise = weight == "kernel" and kind == "depthwise_conv"
-        owner = layer.cell if kind == "lstm" else layer
-        variables_by_name[name] = getattr(
-            owner, "depthwise_kernel" if depthwise else WEIGHTS.get(weight, weight)
-        )
-    return variables_by_name
-
-
-def configure_library(context: Context) -> str:
-    """Set TensorFlow's threads, visible devices and autotuning; return the device's name for the record."""
-    if context.levels.get("autotune") == "none":
-        # TensorFlow reads it when it creates a convolution, XLA when it first compiles.
-        os.environ.update({"TF_CUDNN_USE_AUTOTUNE": "0", **xla.without_autotuning()})
-    cores = context.cores
-    tf.config.threading.set_intra_op_parallelism_threads(cores)
-    tf.config.threading.set_inter_op_parallelism_threads(cores)
-    on_gpu = context.spec["device"] == "cuda"
-    gpus = tf.config.list_physical_devices("GPU") if on_gpu else []
-    replicas = context.spec["replicas_per_rank"]
-    mine = [gpus[index] for index in device_indices(context, len(gpus))] if on_gpu else []
-    tf.config.set_visible_devices(mine, "GPU")
-    if not on_gpu:
-        if replicas > 1:
-            (processor,) = tf.config.list_physical_devices("CPU")
-            tf.config.set_logical_device_configuration(
-                processor, [tf.config.LogicalDeviceConfiguration()] * replicas
-            )
-        return "cpu"
-    for gpu in mine:
-        tf.config.experimental.set_memory_growth(gpu, True)
-    name: str = tf.config.experimental.get_device_details(mine[0]).get("device_name", "cuda")
-    return name
-
-
-class Marks:
-    """Marks in the graph of a traced step: times at which tensors were computed, in s since 1970.
-
-    TensorFlow's threads can run other ready operations before a mark. Therefore operations that need all
-    marked tensors anyway depend on the mark (`before`, `turn`). No other operations do, so overlap is
-    unchanged. On an accelerator, an operation ends for the graph when it is enqueued, so a mark depends on a
-    copy of each tensor's first element to the host.
-    """
-
-    def __init__(self, active: bool, on_gpu: bool = False) -> None:
-        self.active, self._on_gpu = active, on_gpu
-        self.stamps: dict[str, Any] = {}
-
-    def __call__(self, phase: str, tensors: Sequence[Any]) -> None:
-        """Start a phase when these tensors are computed."""
-        if not self.active:
-            return
-        # A control dependency on a function's result waits for the function's side effects only.
-        identities = [tf.identity(tensor) for tensor in tensors]
-        if self._on_gpu:
-            firsts = tf.stack([tf.cast(tf.reshape(tensor, [-1])[0], tf.float32) for tensor in tensors])
-            with tf.device("CPU:0"):
-                identities = [tf.identity(firsts)]
-        with tf.device("CPU:0"), tf.control_dependencies(identities):
-            self.stamps[phase] = tf.timestamp()
-
-    def before(self, phase: str, tensors: Sequence[Any]) -> list[Any]:
-        """Mark, and return these tensors, available only after the mark."""
-        self(phase, tensors)
-        if not self.active:
-            return list(tensors)
-        with tf.control_dependencies([self.stamps[phase]]):
-            return [tf.identity(tensor) for tensor in tensors]
-
-    def turn(self, phase: str, loss: Any) -> Any:
-        """Return the loss; a phase starts when it is computed, and its gradient depends on the mark."""
-        if not self.active:
-            return loss
-        self(phase, [loss])
-
-        @tf.custom_gradient
-        def turned(value: Any) -> Any:
-            def back(gradient: Any) -> Any:
-                with tf.control_dependencies([self.stamps[phase]]):
-                    return tf.identity(gradient)
-
-            return tf.identity(value), back
-
-        return turned(loss)
-
-
-def seconds(stamps: Stamps) -> list[float]:
-    """Return marks of graphs (tensors) and stamps (floats) in s of this process's clock."""
-    ahead = unix_ahead()
-    return [stamp if isinstance(stamp, float) else float(stamp) - ahead for stamp in stamps]
-
-
-class TensorFlowProfiler:
-    """TensorFlow's profiler for ranks/worker/operators.py: operators, and kernels on an accelerator.
-
-    It writes "XSpace" messages (xplane.proto): planes (host, devices) of lines (threads, streams) of events.
-    """
-
-    def __init__(self) -> None:
-        self._folder = tempfile.mkdtemp()
-        self._shown_at = 0.0
-
-    def start(self) -> None:
-        """Start profiling."""
-        options = tf.profiler.experimental.ProfilerOptions(python_tracer_level=0)
-        tf.profiler.experimental.start(self._folder, options)
-        self._shown_at = show_clock(tf.profiler.experimental.Trace)
-
-    def stop(self) -> None:
-        """Stop profiling quickly, since an epoch is being timed."""
-        tf.profiler.experimental.stop()
-
-    def events(self) -> list[Event]:
-        """Return the events, in microseconds of time.monotonic, after the profiler has stopped."""
-        for name in XPLANE:
-            with suppress(ImportError):
-                space = importlib.import_module(name).XSpace()
-                break
-        else:
-            raise RuntimeError(
-                "this TensorFlow does not describe its profiler's files; use trace: phases instead of full"
-            )
-        (file,) = Path(self._folder).rglob("*.xplane.pb")
-        space.ParseFromString(file.read_bytes())
-        return moved(list(_events(space)), self._shown_at)
-
-
-def _events(space: Any) -> Iterator[Event]:
-    """Yield the events of an XSpace, in microseconds of the profiler's clock."""
-    lines = ((plane, line) for plane in space.planes for line in plane.lines)
-    for thread, (plane, line) in enumerate(lines):
-        place = {"pid": os.getpid(), "tid": thread}
-        name = f"{plane.name} {line.display_name or line.name}"
-        yield {"ph": "M", "name": "thread_name", **place, "args": {"name": name}}
-        for event in line.events:
-            began_us = (line.timestamp_ns + event.offset_ps / 1e3) / 1e3
-            name = plane.event_metadata[event.metadata_id].name
-            yield {"ph": "X", "name": name, **place, "ts": began_us, "dur": event.duration_ps / 1e6}
 
 
 class TensorFlowTrainer(Trainer):
@@ -365,7 +62,7 @@ class TensorFlowTrainer(Trainer):
             self.variables = variables(self.model, context.graph)
             for name, weight in context.initial_weights().items():
                 self.variables[name].assign(weight)
-            self.optimizer = self.make_optimizer(_optimizer(context.levels, context.learning_rate(0)))
+            self.optimizer = self.make_optimizer(keras_optimizer(context.levels, context.learning_rate(0)))
             self.optimizer._create_all_weights(self.model.trainable_variables)
             self.accumulated = self.make_accumulators()
             if context.levels["optimizer"] != "sgd":
@@ -793,71 +490,11 @@ class TensorFlowTrainer(Trainer):
         )
 
 
-class TensorFlowCollectives(Collectives):
-    """Collectives of tensors, in a graph for each collective and number of elements.
-
-    Adapters join the ranks and define a method for each collective, with its name, that is traced into a
-    graph: loaded tensor -> result.
-    """
-
-    def __init__(self, context: Context) -> None:
-        self.device = configure_library(context)
-        self._on_gpu = context.spec["device"] == "cuda"
-        self._loaded: Any = None  # A tensor would initialize TensorFlow before the strategy.
-        self._result: Any = None
-        self._graphs: dict[str, Any] = {}
-
-    def load(self, values: np.ndarray) -> None:
-        """Copy this rank's message, float32, to the device."""
-        self._loaded = tf.constant(values)
-
-    def do(self, collective: str) -> None:
-        """Run this collective once on the loaded message, and return when the device is idle."""
-        if collective not in self._graphs:
-            self._graphs[collective] = tf.function(getattr(self, collective), autograph=False)
-        self._result = self._graphs[collective](self._loaded)
-        if self._on_gpu:
-            tf.test.experimental.sync_devices()
-
-    def result(self) -> np.ndarray:
-        """Return the result of the last `do`, float32."""
-        return self._result.numpy()
-
-
 def _identity(variable: Any) -> str:
     """Return the identifier that all replicas' copies of a variable share."""
     distributed = getattr(variable, "_distributed_container", lambda: None)()
     identity: str = (variable if distributed is None else distributed)._unique_id
     return identity
-
-
-class AdamW(keras.optimizers.legacy.Adam):  # type: ignore[name-defined]
-    """Adam with decoupled weight decay (Loshchilov & Hutter 2019)."""
-
-    #: weight decay of a trainable variable
-    weight_decay_of: Callable[[Any], float]
-
-    def _resource_apply_dense(self, grad: Any, var: Any, apply_state: Any = None) -> Any:
-        decay = self.weight_decay_of(var)
-        rate = self._decayed_lr(var.dtype.base_dtype)
-        shrunk = [var.assign_sub(rate * decay * var)] if decay else []
-        with tf.control_dependencies(shrunk):
-            return super()._resource_apply_dense(grad, var, apply_state)
-
-
-def _optimizer(levels: dict[str, Any], rate: float) -> Any:
-    """Return SGD with momentum, Adam (Kingma & Ba 2015) or AdamW."""
-    adam = {
-        "beta_1": levels["adam_beta1"],
-        "beta_2": levels["adam_beta2"],
-        "epsilon": levels["adam_epsilon"],
-    }
-    match levels["optimizer"]:
-        case "adam":
-            return keras.optimizers.legacy.Adam(rate, **adam)
-        case "adamw":
-            return AdamW(rate, **adam, name="AdamW")
-    return keras.optimizers.legacy.SGD(rate, momentum=levels["momentum"])
 
 
 def cross_entropy(labels: Any, logits: Any, label_smoothing: float) -> Any:

@@ -1,0 +1,1 @@
+"""Train with JAX: what all frameworks of JAX share."""

@@ -1,0 +1,1 @@
+"""Train with TensorFlow: what all frameworks of TensorFlow share."""
