@@ -149,20 +149,20 @@ class _XScale:
     """The x axis that all panels share.
 
     Attributes:
-        quantity: What it shows.
+        axis: What it shows.
         low: Its lower end.
         high: Its upper end.
         logarithmic: Whether it is logarithmic.
     """
 
-    quantity: Axis
+    axis: Axis
     low: float
     high: float
     logarithmic: bool = False
 
     def shift(self, x: np.ndarray, share: float) -> np.ndarray:
         """Return `x` moved by this share of the axis; times, which are measured, do not move."""
-        if not self.quantity.integer:
+        if not self.axis.integer:
             return x
         return x * (self.high / self.low) ** share if self.logarithmic else x + share * (self.high - self.low)
 
@@ -253,7 +253,7 @@ class _Curves:
                 and not np.isnan(values).any()
                 and np.ptp(values, axis=1).max() <= COMMON_CURVE_TOLERANCE
                 and counts[numbers].to_numpy().min() >= MIN_RUNS_FOR_INTERVAL
-                and (not self.x_scale.quantity.integer or np.ptp(x[numbers].to_numpy(), axis=1).max() == 0)
+                and (not self.x_scale.axis.integer or np.ptp(x[numbers].to_numpy(), axis=1).max() == 0)
             )
 
         groups: list[list[int]] = []
@@ -271,7 +271,7 @@ class _Curves:
 
         Over wall time series end at different times, so each has a curve of its own.
         """
-        if not self.x_scale.quantity.integer:
+        if not self.x_scale.axis.integer:
             return {key: _apart(groups) for key, groups in self.agreeing.items()}
         is_shared = any(len(members) > 1 for members in self.sharing)
         return {
@@ -359,7 +359,7 @@ class _Curves:
         It has the style of the last of them, because single-device baselines, which are pale, come first.
         """
         members = next((members for members in self.sharing if series in members), [series])
-        if not self.x_scale.quantity.integer or len(members) == 1:
+        if not self.x_scale.axis.integer or len(members) == 1:
             return series
         names = [member.name for member in members]
         separator = "; " if any(", " in name for name in names) else ", "
@@ -526,7 +526,7 @@ def _draw_panels(curves: _Curves) -> Figure:
             ax.tick_params(labelbottom=is_last)
             ax.grid(True)
             _set_x_ticks(ax, curves, is_small=is_small)
-    figure.supxlabel(x_scale.quantity.label, fontsize=style.FONT_SIZE)
+    figure.supxlabel(x_scale.axis.label, fontsize=style.FONT_SIZE)
     legends.add_legend(figure, curves.coloured, further_handles)
     return figure
 
@@ -535,12 +535,12 @@ def _set_x_ticks(ax: Axes, curves: _Curves, *, is_small: bool) -> None:
     x_scale = curves.x_scale
     if x_scale.logarithmic:
         value_axis.set_round_ticks(ax.xaxis, MAX_EPOCH_TICKS)
-    elif x_scale.quantity is AXES["epochs"]:
+    elif x_scale.axis is AXES["epochs"]:
         ticks = _epoch_ticks(curves.epochs["epoch"], MAX_EPOCH_TICKS - is_small)
         ax.xaxis.set_major_locator(FixedLocator(ticks))
     else:
         n_ticks = 3 if is_small else 4
-        ax.xaxis.set_major_locator(MaxNLocator(n_ticks, integer=x_scale.quantity.integer, min_n_ticks=2))
+        ax.xaxis.set_major_locator(MaxNLocator(n_ticks, integer=x_scale.axis.integer, min_n_ticks=2))
 
 
 def _draw_panel(ax: Axes, curves: _Curves, panel: int, response: str) -> None:
@@ -690,7 +690,7 @@ def _draw_curve(
     shift = position * SINGLE_EPOCH_OFFSET * is_single
     x = x_scale.shift(epochs.groupby("epoch")["x"].mean().reindex(means.index).to_numpy(float), shift)
     colour = series.style.colour
-    is_shifted = x_scale.quantity.integer and not (has_bands or is_single or position == 0)
+    is_shifted = x_scale.axis.integer and not (has_bands or is_single or position == 0)
     step = max(1, math.ceil(len(x) / (MAX_BARS if is_shifted else MAX_MARKED_EPOCHS)))
     marked_x = x_scale.shift(x, position * BAR_OFFSET * is_shifted)
     low, high = (quantity.unit_multiplier * means[bound].to_numpy() for bound in ("low", "high"))
