@@ -731,7 +731,7 @@ def _unknown_effects_note(factors: Sequence[str]) -> Note:
 
 
 def _out_of_memory_notes(runs: pd.DataFrame, answer_factors: Sequence[str]) -> list[Note]:
-    """Say which levels of the first factor in question ran out of memory, and in how many cells."""
+    """Say which levels of the first answer factor ran out of memory, and in how many cells."""
     cells = out_of_memory_cells(runs)
     if not cells:
         return []

@@ -207,11 +207,11 @@ def _block_columns(data: pd.DataFrame) -> np.ndarray:
     return (codes[:, None] == np.arange(1, n)).astype(float)
 
 
-def _within(cells: "pd.Series[str]", columns: np.ndarray) -> np.ndarray:
+def _centre_on_cells(cells: "pd.Series[str]", columns: np.ndarray) -> np.ndarray:
     """Return columns without the means of cells."""
-    within = columns - pd.DataFrame(columns).groupby(cells.to_numpy()).transform("mean").to_numpy()
-    within[np.abs(within) < 1e-9] = 0.0
-    return within
+    centred = columns - pd.DataFrame(columns).groupby(cells.to_numpy()).transform("mean").to_numpy()
+    centred[np.abs(centred) < 1e-9] = 0.0
+    return centred
 
 
 def _rank(columns: np.ndarray) -> int:
@@ -232,7 +232,7 @@ def remove_blocks(data: pd.DataFrame) -> pd.DataFrame:
     Comparisons are within blocks, so a slow block alone should fail no check but that of the blocks.
     Leverages of the studentized residuals are those of cells alone: blocks add about the same to all.
     """
-    columns = _within(data["cell"], _block_columns(data))
+    columns = _centre_on_cells(data["cell"], _block_columns(data))
     if not (rank := _rank(columns)) or len(data) - data["cell"].nunique() - rank < 1:
         return data
     residual = _remove(columns, data["residual"].to_numpy(float))
@@ -360,14 +360,14 @@ def _test_columns(
     Cell means and the columns `nuisance` are removed from both sides (Frisch & Waugh 1933), which equals a
     fit with a column for each of them.
     """
-    within, residual = _within(data["cell"], columns), data["residual"].to_numpy(float)
-    blocks = _within(data["cell"], columns[:, :0] if nuisance is None else nuisance)
-    within, residual = _remove(blocks, within), _remove(blocks, residual)
-    rank = _rank(within)
+    centred, residual = _centre_on_cells(data["cell"], columns), data["residual"].to_numpy(float)
+    blocks = _centre_on_cells(data["cell"], columns[:, :0] if nuisance is None else nuisance)
+    centred, residual = _remove(blocks, centred), _remove(blocks, residual)
+    rank = _rank(centred)
     df_error = len(data) - data["cell"].nunique() - _rank(blocks) - rank
     if not rank or df_error < 1:
         return None
-    model = OLS(residual, within, hasconst=False)
+    model = OLS(residual, centred, hasconst=False)
     model.df_model, model.df_resid = rank, df_error
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", SingularMatrixWarning)  # `rank` counts what is independent
@@ -540,16 +540,16 @@ def _check_resolution(cell_means: CellMeans) -> Iterator[Check]:
     """Yield the resolution of a mean and of a difference for the most common n > 1, in s.d. and in %.
 
     The size uses the s.d. pooled over all cells. The verdict has the range over cells with their moderated
-    s.d., as intervals and tests use it. If cells are compared
-    within blocks, differences are in s.d. of the residuals after blocks.
+    s.d., as intervals and tests use it. If cells are compared within blocks, differences are in s.d. of the
+    residuals after blocks.
     """
     counts = cell_means.cell_statistics["n"]
     n = int(counts[counts > 1].mode().max())
-    within, df = cell_means.resolution(n)
+    difference_spread, df = cell_means.resolution(n)
     for name, width, spread in (
         (HALF_INTERVAL, half_width(n, cell_means.mean_df(n)), cell_means),
-        (MIN_DIFFERENCE, significant_difference(n, df), within),
-        (f"difference found with {100 * POWER:.0f} % power", detectable_difference(n, df), within),
+        (MIN_DIFFERENCE, significant_difference(n, df), difference_spread),
+        (f"difference found with {100 * POWER:.0f} % power", detectable_difference(n, df), difference_spread),
     ):
         after = "" if spread is cell_means else " after blocks"
         size = 100 * math.expm1(width * spread.sd)

@@ -54,7 +54,7 @@ TRAININGS_NOTE = Note(
 )
 
 
-def quantity(
+def cost_or_carbon(
     runs: pd.DataFrame, column: str, load_epochs: Callable[[], pd.DataFrame], target: float | None
 ) -> pd.Series:
     """Return cost or carbon dioxide (g) of each run, NaN if unknown; no cost if there are several currencies.
@@ -91,7 +91,7 @@ def paid_nodes(runs: pd.DataFrame) -> pd.Series:
 
 
 def source_notes(runs: pd.DataFrame, column: str) -> list[str]:
-    """Return the notes of a caption on price, or on grid and energy, behind a column of `quantity`."""
+    """Return the notes of a caption on price, or on grid and energy, behind a column of `cost_or_carbon`."""
     if column.startswith("cost"):
         text = f"Price: {_stated(runs, 'price_per_node_hour')} {currency_of(runs)} per node and hour."
         return [Note("price", text, currency=currency_of(runs))]
@@ -115,9 +115,9 @@ def pareto_front(points: pd.DataFrame, x: str, y: str) -> pd.DataFrame:
 def summarize(runs: pd.DataFrame, epochs: pd.DataFrame, target: float | None = None) -> pd.DataFrame:
     """Return a row per cell with a cost or carbon dioxide; no rows if neither is known.
 
-    Columns: factors, n, currency, energy_source, epoch_time_s, the quantities of `quantity` with bounds,
+    Columns: factors, n, currency, energy_source, epoch_time_s, the columns of `cost_or_carbon` with bounds,
     baseline_cell, the ratio to the baseline with bounds, and front (whether no cell of the same work needs
-    less of both time and the first quantity).
+    less of both time and the first of these columns).
     """
     ok = successful(runs)
     rows = cell_levels(runs).set_index("cell", drop=False)
@@ -128,7 +128,7 @@ def summarize(runs: pd.DataFrame, epochs: pd.DataFrame, target: float | None = N
     rows["epoch_time_s"] = ok["epoch_time_s"].astype(float).groupby(ok["cell"]).mean().reindex(rows.index)
     compared = None
     for column in (*PER_EPOCH, *(TO_TARGET if target is not None else ())):
-        values = ok.assign(value=quantity(ok, column, lambda: epochs, target)).dropna(subset="value")
+        values = ok.assign(value=cost_or_carbon(ok, column, lambda: epochs, target)).dropna(subset="value")
         if values.empty:
             continue
         cell_means = estimate_column_means(values, "value")

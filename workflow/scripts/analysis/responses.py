@@ -68,7 +68,7 @@ def _derive(
             efficiency.check_shares(runs, utilization)
         return utilization[response.column]
     if response.column in COST_COLUMNS:
-        return cost.quantity(runs, response.column, load_epochs, target)
+        return cost.cost_or_carbon(runs, response.column, load_epochs, target)
     if response == TIME_TO_ACCURACY:
         return seconds_to_accuracy(runs, load_epochs(), target or math.nan)
     raise ValueError(f"no rule derives {response.column}")
