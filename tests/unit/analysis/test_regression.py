@@ -21,7 +21,7 @@ from support.synthetic import (
     designed_campaign,
 )
 
-TIME, RATE = regression.RESPONSES
+TIME, RATE = regression.REGRESSED
 MODELS = list(terms.MODELS)
 
 
@@ -113,7 +113,7 @@ def test_the_lack_of_fit_of_a_published_example():
     assert (statistics["lack of fit: d.f."], statistics["pure error: d.f."]) == (4, 5)
 
 
-@pytest.mark.parametrize("response", regression.RESPONSES)
+@pytest.mark.parametrize("response", regression.REGRESSED)
 @pytest.mark.parametrize("model", MODELS)
 def test_estimates_and_robust_errors_are_those_of_statsmodels(runs, model, response):
     ok = successful(runs)

@@ -23,6 +23,7 @@ from analysis.records import size_factor_name, successful
 from analysis.terms import MODELS, Columns, split_estimable
 from common.notes import Note
 from common.text import number_of
+from declared.responses import EPOCH_TIME, RESPONSES, Response
 
 LACK_OF_FIT = (
     "Lack of fit: F test of the differences between the cells' means and {}, relative to the spread of "
@@ -43,26 +44,7 @@ TERM_COLUMNS = [
     "standard_error_equal_variances",
     "vif",
 ]
-
-
-@dataclass(frozen=True)
-class Response:
-    """A response of the regressions: its column of runs.csv, name and unit."""
-
-    column: str
-    name: str
-    unit: str
-
-    @property
-    def heading(self) -> str:
-        """Name and unit, for an axis or a column heading."""
-        return f"{self.name} ({self.unit})"
-
-
-RESPONSES = (
-    Response("epoch_time_s", "epoch time", "s"),
-    Response("throughput_samples_s", "throughput", "samples/s"),
-)
+REGRESSED = (EPOCH_TIME, RESPONSES["throughput"])
 EXACT_FIT = 1e-6  # Errors by cell up to this share of the standard error are rounding errors.
 
 
@@ -114,7 +96,7 @@ def fit_all(runs: pd.DataFrame) -> Fits:
     """Fit both models of both responses to the successful runs."""
     ok = successful(runs)
     fits = {}
-    for response, (model, columns_of) in itertools.product(RESPONSES, MODELS.items()):
+    for response, (model, columns_of) in itertools.product(REGRESSED, MODELS.items()):
         measured = ok[ok[response.column].notna()]
         level = measured[size_factor_name(measured)].to_numpy()
         values = measured[response.column].to_numpy(float)

@@ -37,7 +37,7 @@ def long_table(fits: Fits) -> pd.DataFrame:
     """Return one row per response, model and term or statistic, with all digits."""
     parts = []
     for (response, model), fit in fits.items():
-        model_columns = {"response": response.name, "unit": response.unit, "model": model}
+        model_columns = {"response": response.title, "unit": response.unit, "model": model}
         terms = fit.terms.rename(columns={"term": "name"})
         refused = pd.DataFrame({"name": list(fit.refused)})
         statistics = pd.DataFrame({"name": list(fit.statistics), "estimate": list(fit.statistics.values())})
@@ -50,7 +50,7 @@ def long_table(fits: Fits) -> pd.DataFrame:
 def by_cell(fits: Fits) -> pd.DataFrame:
     """Return one row per response, model and cell: measured, fitted, and predicted without the cell."""
     parts = [
-        fit.cells.assign(response=response.name, unit=response.unit, model=model)
+        fit.cells.assign(response=response.title, unit=response.unit, model=model)
         for (response, model), fit in fits.items()
     ]
     data = pd.concat([part for part in parts if len(part)] or parts[:1])
@@ -84,7 +84,7 @@ def table(runs: pd.DataFrame, fits: Fits) -> tables.Table:
         rows["larger_p"] = rows[["p", "p_by_cell"]].max(axis="columns", skipna=False)
         columns = ["estimate", "standard_error", "standard_error_by_cell", "larger_p"]
         has_errors_by_cell = bool(fit.terms["standard_error_by_cell"].notna().any())
-        display[f"{response.heading}: {printed_model(model, fit)}"] = [
+        display[f"{response.label}: {printed_model(model, fit)}"] = [
             *(
                 coefficient_text(a, b, c, d, fits_well, has_errors_by_cell)
                 for a, b, c, d in rows[columns].itertuples(index=False, name=None)
@@ -247,7 +247,7 @@ def _notes(runs: pd.DataFrame, fits: Fits) -> list[str]:
     if not fitted:
         return [*dict.fromkeys(notes), conditions.measurement_note(runs)]
     misfits = [
-        f"{response.name}, {printed_model(model, fit)}"
+        f"{response.title}, {printed_model(model, fit)}"
         for (response, model), fit in fitted.items()
         if fit.statistics["lack of fit: p"] < SIGNIFICANCE_LEVEL
     ]
@@ -281,13 +281,13 @@ def _left_out_level_text(levels: str, fits: Fits) -> str:
         return ""
     if any(fit.statistics.get("without level: cells predicted") for fit in fits.values()):
         return f"; leave one {levels} out: from the cells with another {levels}"
-    return f". From cells with another {levels}, no mean can be predicted"
+    return f"; the cells of other {levels}s alone determine no mean"
 
 
 def _lack_of_fit_note(fits: Fits) -> Note:
     """Describe the test of lack of fit, and name the responses for which spreads differ."""
     responses = list(
-        dict.fromkeys(key[0].name for key, fit in fits.items() if fit.statistics["lack of fit: own spreads"])
+        dict.fromkeys(key[0].title for key, fit in fits.items() if fit.statistics["lack of fit: own spreads"])
     )
     case = f" This is the case here for {' and '.join(responses)}." if responses else ""
     return Note("lack-of-fit-test", LACK_OF_FIT.format("the model") + case, own_spreads=responses)

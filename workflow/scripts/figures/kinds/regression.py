@@ -11,10 +11,11 @@ from analysis import tables
 from analysis.conditions import join_names
 from analysis.intervals import p_text
 from analysis.records import Records
-from analysis.regression import Fit, Response, fit_all, printed_model
+from analysis.regression import Fit, fit_all, printed_model
 from common.notes import Note
 from common.text import number_of
 from declared.figure_specs import FigureSpec
+from declared.responses import Response
 from figures import captions, legends, marks, panels, style, value_axis
 from figures.style import SeriesStyle
 from figures.view import View, build_view
@@ -181,7 +182,7 @@ def _panel_title(response: Response, model: str, fit: Fit) -> str:
     p = fit.statistics.get("lack of fit: p", math.nan)
     n_predicted = 0 if math.isnan(mape) else fit.cells["without_cell"].notna().sum()
     lines = [
-        response.name,
+        response.title,
         printed_model(model, fit),
         *([f"MAPE {tables.number(mape, 2)} %, {n_predicted} cells"] if n_predicted else []),
         *([f"lack of fit: {p_text(p)}"] if not math.isnan(p) else []),
