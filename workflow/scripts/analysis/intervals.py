@@ -76,15 +76,10 @@ def means(
     return pd.DataFrame(data, index=summary.index)[n > 0]
 
 
-def mean(
-    values: Sequence[float],
-    minimum: float = -math.inf,
-    maximum: float = math.inf,
-    confidence: float = CONFIDENCE,
-) -> Estimate:
+def mean(values: Sequence[float], minimum: float = -math.inf) -> Estimate:
     """Return the arithmetic mean m of n values with its t interval and coefficient of variation s / m.
 
-    The interval is m -+ t(n - 1) s / sqrt(n), cut at `minimum` and `maximum`; there is none for n = 1.
+    The interval is m -+ t(n - 1) s / sqrt(n), cut at `minimum`; there is none for n = 1.
     Formula: Jain, The Art of Computer Systems Performance Analysis (1991), section 13.2.
     """
     x = _present(values)
@@ -95,8 +90,8 @@ def mean(
     if n == 1:
         return Estimate(m, n=1)
     s = float(x.std(ddof=1))
-    low, high = t_interval(m, s / math.sqrt(n), n - 1, confidence)
-    return Estimate(m, max(float(low), minimum), min(float(high), maximum), n, s / abs(m) if m else math.nan)
+    low, high = map(float, t_interval(m, s / math.sqrt(n), n - 1))
+    return Estimate(m, max(low, minimum), high, n, s / abs(m) if m else math.nan)
 
 
 def is_constant(values: np.ndarray) -> bool:
@@ -108,32 +103,29 @@ def is_constant(values: np.ndarray) -> bool:
 
 
 def t_interval(
-    middle: np.ndarray | float,
-    error: np.ndarray | float,
-    df: np.ndarray | float,
-    confidence: float = CONFIDENCE,
+    middle: np.ndarray | float, error: np.ndarray | float, df: np.ndarray | float
 ) -> tuple[np.ndarray, np.ndarray]:
-    """Return the bounds of Student's t interval around `middle` with a standard error.
+    """Return the bounds of Student's 95 % t interval around `middle` with a standard error.
 
     The width is 0 for a standard error of 0; bounds are NaN without degrees of freedom.
     """
-    half = scipy.special.stdtrit(df, (1 + confidence) / 2) * error
+    half = scipy.special.stdtrit(df, (1 + CONFIDENCE) / 2) * error
     return middle - half, middle + half
 
 
-def harmonic_mean(rates: Sequence[float], confidence: float = CONFIDENCE) -> Estimate:
+def harmonic_mean(rates: Sequence[float]) -> Estimate:
     """Return the harmonic mean of positive rates, the inverse of the mean of 1 / rate, with its interval.
 
     The interval is a t interval of the logarithm of the mean, whose standard error is that of the mean
     divided by the mean (delta method). Unlike an inverted t interval of the mean, it has an upper end however
     few rates there are. Choice of mean: Hoefler & Belli (SC'15), rule 3.
     """
-    inverse = mean([1 / rate for rate in _present(rates)], confidence=confidence)
+    inverse = mean([1 / rate for rate in _present(rates)])
     value, factor = 1 / inverse.value, math.exp((inverse.high - inverse.value) / inverse.value)
     return Estimate(value, value / factor, value * factor, inverse.n, inverse.cv)
 
 
-def bootstrap_mean(values: np.ndarray, cluster: np.ndarray, confidence: float = CONFIDENCE) -> Estimate:
+def bootstrap_mean(values: np.ndarray, cluster: np.ndarray) -> Estimate:
     """Return the mean of clustered values with the BCa interval of a bootstrap over clusters.
 
     The seed is fixed, so equal values give equal intervals. There is no interval below MIN_CLUSTERS clusters.
@@ -143,7 +135,6 @@ def bootstrap_mean(values: np.ndarray, cluster: np.ndarray, confidence: float = 
     Args:
         values: Values [n].
         cluster: Cluster of each value [n].
-        confidence: Coverage of the interval.
     """
     if not len(values):
         return Estimate(math.nan)
@@ -162,7 +153,7 @@ def bootstrap_mean(values: np.ndarray, cluster: np.ndarray, confidence: float = 
         n_resamples=RESAMPLES,
         paired=True,
         vectorized=True,
-        confidence_level=confidence,
+        confidence_level=CONFIDENCE,
         method="BCa",
         rng=np.random.default_rng(SEED),
     ).confidence_interval

@@ -469,12 +469,12 @@ def _with_decimals(value: float, decimals: int) -> str:
     return f"{round(value, decimals) + 0.0:.{decimals}f}".replace("-", "−")
 
 
-def ratio(estimate: Estimate, digits: int = 3) -> str:
+def ratio(estimate: Estimate) -> str:
     """Return `interval` of a ratio; a bound that excludes 1 gets enough decimals to show that.
 
     A bound that is 1 to rounding (`intervals.simultaneous_ratios`) is printed as 1: `0.64 [0.40, 1.00]`.
     """
-    text = interval(estimate, digits)
+    text = interval(estimate)
     if not text.endswith("]"):
         return text
     value, _, bounds = text[:-1].partition(" [")
@@ -492,10 +492,10 @@ def _unlike_one(bound: float) -> str | None:
     return next((text for text in texts if float(text) != 1), None)
 
 
-def interval_texts(data: pd.DataFrame, name: str, factor: float = 1.0, digits: int = 3) -> list[str]:
+def interval_texts(data: pd.DataFrame, name: str, factor: float = 1.0) -> list[str]:
     """Return `interval` of the columns name, name_low and name_high times `factor`, by row."""
     bounds = factor * _bounds(data, name)
-    return [interval(Estimate(*row), digits) for row in bounds.itertuples(index=False)]
+    return [interval(Estimate(*row)) for row in bounds.itertuples(index=False)]
 
 
 def mean_texts(data: pd.DataFrame, name: str, ratio: str, factor: float = 1.0) -> list[str]:
