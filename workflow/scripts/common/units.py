@@ -7,6 +7,7 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 MIB = 2**20  # bytes
+GBIT_BYTES = 1e9 / 8
 
 
 class Unit(NamedTuple):
@@ -22,7 +23,7 @@ TIMES = (Unit(1.0, "s"), Unit(1e-3, "ms"), Unit(1e-6, "µs"))
 ENERGIES = (Unit(1e6, "MJ"), Unit(1e3, "kJ"), Unit(1.0, "J"), Unit(1e-3, "mJ"), Unit(1e-6, "µJ"))
 CARBON_MASSES = (Unit(1e3, "kg"), Unit(1.0, "g"), Unit(1e-3, "mg"))
 DATA_RATES = (Unit(1e9, "GB/s"), Unit(1e6, "MB/s"))
-LINK_RATES = (Unit(1e9 / 8, "Gbit/s", 1e9), Unit(1e6, "MB/s"))
+LINK_RATES = (Unit(GBIT_BYTES, "Gbit/s", 1e9), Unit(1e6, "MB/s"))
 
 
 def choose_unit(values: ArrayLike, units: tuple[Unit, ...]) -> Unit:

@@ -15,6 +15,7 @@ from common.errors import InputError
 from common.files import format_utc
 from common.keys import parse
 from common.run_status import RunStatus
+from common.units import GBIT_BYTES
 from declared.devices import find_device, stated_peak
 from declared.factors import CUSTOM, factor_table, level_type, levels_name
 from declared.imported import Statement
@@ -28,7 +29,6 @@ USUAL_LEVELS = {"device": "cuda", "epochs": 1, "warmup_epochs": 0}
 NAMED_LEVELS = ("framework", "model", "dataset", "precision")
 COUNTS = ("nodes", "devices_per_node", "batch_size", "sync_every", "microbatches")
 UNSTATED = "unstated"
-GBIT_BYTES = 125e6
 WHOLE_TOLERANCE = 1e-6
 
 AXES = ("pipeline", "sharded", "tensor", "context")

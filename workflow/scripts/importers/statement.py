@@ -10,13 +10,13 @@ from common.errors import InputError
 from common.files import load_yaml
 from common.keys import Keys, Line, key, parse
 from common.text import alternatives
+from common.units import GBIT_BYTES
 from declared.factors import CustomName, factor_table, level_type
 from declared.imported import AcceptedFinding, ImportedFile, ModelSize, Reading, Statement, parse_level
 from importers.files import FORMATS, field_names, mapping_of
 from importers.log_runs import STEP_COLUMNS
 from importers.values import VALUES, to_name, to_precision
 
-GBIT_BYTES = 125e6
 NUMBERS = ("bandwidth", "inside_bandwidth", "parameters", "gradient_bytes")  # options with positive numbers
 # Factors that follow from values of each run -> how to state these values.
 RUN_FACTORS = {

@@ -11,7 +11,7 @@ from typing import Any
 
 from common.errors import InputError, check_range
 from common.text import alternatives
-from common.units import MIB
+from common.units import GBIT_BYTES, MIB
 from declared.topologies import MIN_GBIT_S, load_topology
 from models.graph import Graph
 from models.layout import BUCKET_BYTES, BucketBytes
@@ -319,4 +319,4 @@ def choose_topology(
 
 def bytes_per_second(gbit_s: float) -> float:
     """Convert Gbit/s to bytes per second."""
-    return gbit_s * 1e9 / 8
+    return gbit_s * GBIT_BYTES
