@@ -44,6 +44,7 @@ from analysis.contrasts import (
     select_tested,
     shared_levels,
 )
+from analysis.decomposition import ACCUMULATION
 from analysis.effects import margin_text
 from analysis.evidence import Evidence
 from analysis.intervals import SIGNIFICANCE_LEVEL, Estimate, p_text
@@ -81,7 +82,6 @@ COMPUTATION = (
     "accumulation, if that was measured), scaled to the batches of a replica: communication, waiting and "
     "contention."
 )
-ACCUMULATION = "sync_every"
 ACCURACY = "accuracy-of-accumulation"  # Code of a note.
 UNEQUAL_TRAINING = (
     "With {}, the effective batch grows, so epochs are not equal training. "  # and accuracies can differ

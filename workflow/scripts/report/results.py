@@ -7,7 +7,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from analysis import conditions
-from analysis.answers import ACCUMULATION, ACCURACY, Answer
+from analysis.answers import ACCURACY, Answer
+from analysis.decomposition import ACCUMULATION
 from analysis.level_words import title
 from common.notes import Note
 from common.text import end_sentence
