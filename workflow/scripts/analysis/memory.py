@@ -4,7 +4,7 @@ import pandas as pd
 
 from analysis import conditions, tables
 from analysis.level_words import level_texts
-from analysis.records import cell_levels, successful
+from analysis.records import cell_levels, peak_memory_bytes, successful
 from analysis.strategies import megabyte_texts
 from common.notes import Note
 from declared.factors import factor_names
@@ -34,9 +34,7 @@ def summarize(runs: pd.DataFrame) -> pd.DataFrame:
         return pd.DataFrame(columns=["cell"], dtype=str)
     names = [f"estimated_{name}_bytes" for name in HEADINGS]
     estimated = ok[ok[ESTIMATE].notna()]
-    resident = estimated["memory_peak_bytes"].astype(float)
-    measured = estimated["device_memory_peak_bytes"].astype(float).fillna(resident)
-    values = estimated[[*names, ESTIMATE]].astype(float).assign(measured_bytes=measured)
+    values = estimated[[*names, ESTIMATE]].astype(float).assign(measured_bytes=peak_memory_bytes(estimated))
     groups = values.groupby(estimated["cell"])
     means = groups.mean().assign(n=groups.size())
     means["error"] = means[ESTIMATE] / means["measured_bytes"] - 1

@@ -303,6 +303,12 @@ def scale_to_dataset(ok: pd.DataFrame, column: str) -> pd.Series:
     return ok[column].astype(float) * share.fillna(1.0)
 
 
+def peak_memory_bytes(rows: pd.DataFrame) -> "pd.Series[float]":
+    """Return the peak memory of a rank: that of its device, or the resident set if devices have no own."""
+    resident = rows["memory_peak_bytes"].astype(float)
+    return rows["device_memory_peak_bytes"].astype(float).fillna(resident)
+
+
 def unsuccessful(runs: pd.DataFrame) -> pd.DataFrame:
     """Return the runs that are not successful."""
     return runs.drop(successful(runs).index)

@@ -6,7 +6,7 @@ from collections.abc import Callable
 import pandas as pd
 
 from analysis import cost, efficiency, energy
-from analysis.records import successful
+from analysis.records import peak_memory_bytes, successful
 from analysis.time_to_accuracy import seconds_to_accuracy
 from common.notes import Note
 from common.text import number_of
@@ -56,8 +56,7 @@ def _derive(
         total = runs[response.column.removesuffix("_device")].astype(float)
         return total / runs["n_devices"].astype(float)
     if response == MEMORY:
-        resident = runs["memory_peak_bytes"].astype(float)
-        return runs["device_memory_peak_bytes"].astype(float).fillna(resident)
+        return peak_memory_bytes(runs)
     if response == ENERGY:
         scope = energy.choose_scope(runs)
         by_run = energy.energy_of_runs(runs, scope)[ENERGY.column] if scope else pd.Series(dtype=float)

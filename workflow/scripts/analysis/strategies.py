@@ -11,7 +11,7 @@ import pandas as pd
 
 from analysis import conditions, tables
 from analysis.level_words import level_texts, title
-from analysis.records import cell_levels, successful
+from analysis.records import cell_levels, peak_memory_bytes, successful
 from common.errors import InputError
 from common.notes import Note
 from declared.factors import factor_names
@@ -142,9 +142,7 @@ def table(runs: pd.DataFrame) -> tables.Table:
         ("activations", "activations"),
     ):
         display[f"{heading} (MB)"] = megabyte_texts(data[f"{name}_bytes"])
-    display["peak memory (MB)"] = megabyte_texts(
-        data["device_memory_peak_bytes"].fillna(data["memory_peak_bytes"])
-    )
+    display["peak memory (MB)"] = megabyte_texts(peak_memory_bytes(data))
     for kind in MESH_COLLECTIVES:
         if data[f"{kind}_bytes"].any():
             display[f"{kind.replace('_', '-')} (MB)"] = megabyte_texts(data[f"{kind}_bytes"])

@@ -5,7 +5,7 @@ from dataclasses import replace
 import pandas as pd
 from matplotlib.figure import Figure
 
-from analysis.records import Records
+from analysis.records import Records, peak_memory_bytes
 from common.notes import Note
 from declared.figure_specs import FigureSpec
 from figures import captions, legends, marks, panels, selection
@@ -70,5 +70,4 @@ def draw(records: Records, spec: FigureSpec) -> tuple[Figure, captions.Caption]:
 
 def peak_memory(ok: pd.DataFrame) -> pd.Series:
     """Return, by cell, bytes of the rank that needs most (mean over runs), on its GPU or resident."""
-    peaks = ok["device_memory_peak_bytes"].astype(float).fillna(ok["memory_peak_bytes"].astype(float))
-    return peaks.groupby(ok["cell"]).mean().dropna()
+    return peak_memory_bytes(ok).groupby(ok["cell"]).mean().dropna()
