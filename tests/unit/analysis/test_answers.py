@@ -342,3 +342,12 @@ def test_significant_ratios_are_counted_by_direction() -> None:
     assert answers._count_by_direction([slower, undecided]) == "1 of 2 significantly above 1"
     counted = answers._count_by_direction([faster, slower, undecided])
     assert counted == "1 of 3 significantly below 1 and 1 above"
+
+
+def test_significant_ratio_whose_interval_ends_at_1_is_given_with_p() -> None:
+    ratio = tables.Estimate(1.13, float(np.nextafter(1, 2)), 1.31)
+    barely, clearly = (Contrast("nodes", 1, 2, "", ratio, p) for p in (0.0496, 0.01))
+    assert answers._ratio_text(barely) == "1.13 [1.00, 1.31] (p = 0.0496)"
+    assert answers._ratio_text(Contrast("nodes", 1, 2, "", ratio, 0.3)) == "1.13 [1.00, 1.31]"
+    assert answers._count_by_direction([barely]) == "significantly above 1, but barely"
+    assert answers._count_by_direction([barely, clearly]) == "all 2 significantly above 1"
