@@ -41,7 +41,7 @@ def test_a_cell_has_the_energy_of_its_runs_for_each_response(frames):
     assert data["energy_delay_js"].to_numpy() == pytest.approx(
         product.groupby(runs["cell"]).mean().reindex(data.index).to_numpy()
     )
-    for name in energy.RESPONSES:
+    for name in energy.COLUMNS:
         assert (data[f"{name}_low"] < data[name]).all() and (data[name] < data[f"{name}_high"]).all()
     inside = (data["power_w_low"] <= WATTS * nodes) & (WATTS * nodes <= data["power_w_high"])
     assert inside.mean() > 0.85, "the true power"

@@ -36,11 +36,12 @@ METHOD_NOTE = (
     "time: product for an epoch, the lower the better if both matter. Ratio: energy over that of the "
     "baseline."
 )
+IDLE = "Idle: mean power of the same machines (or accelerators) before the session's first run."
 TO_ACCURACY = (
     "To accuracy: all epochs through the first one with a validation accuracy of {:.4g} %, including "
     "warm-up, without validations."
 )
-RESPONSES = ("energy_j", "energy_per_sample_j", "power_w", "energy_delay_js")
+COLUMNS = ("energy_j", "energy_per_sample_j", "power_w", "energy_delay_js")
 
 
 @dataclass(frozen=True)
@@ -101,7 +102,7 @@ def choose_scope(runs: pd.DataFrame) -> EnergyScope | None:
 def energy_of_runs(runs: pd.DataFrame, scope: EnergyScope) -> pd.DataFrame:
     """Return a row per successful run that records energy of the scope.
 
-    Columns: run_id, cell, session, block, RESPONSES, and idle_w, the mean power of the same machines (or
+    Columns: run_id, cell, session, block, COLUMNS, and idle_w, the mean power of the same machines (or
     accelerators) when idle.
     """
     ok = successful(runs).loc[scope.joules.dropna().index]
@@ -146,7 +147,7 @@ def energy_to_accuracy(
 def summarize(runs: pd.DataFrame, epochs: pd.DataFrame, target: float | None = None) -> pd.DataFrame:
     """Return a row per cell with energy of the study's scope; no rows without energy.
 
-    Columns: factors, scope, n, RESPONSES with bounds, idle_w, baseline_cell, and the ratio to the baseline
+    Columns: factors, scope, n, COLUMNS with bounds, idle_w, baseline_cell, and the ratio to the baseline
     with bounds. With a target also energy_to_accuracy_j with bounds, for cells whose runs all reach it.
     """
     scope = choose_scope(runs)
@@ -157,8 +158,8 @@ def summarize(runs: pd.DataFrame, epochs: pd.DataFrame, target: float | None = N
     rows = rows[rows.index.isin(set(energies["cell"]))]
     rows["scope"] = scope.scope
     rows["n"] = energies.groupby("cell").size().reindex(rows.index)
-    for response in RESPONSES:
-        rows = rows.join(name_bounds(estimate_column_means(energies, response).cell_statistics, response))
+    for column in COLUMNS:
+        rows = rows.join(name_bounds(estimate_column_means(energies, column).cell_statistics, column))
     rows["idle_w"] = energies.groupby("cell")["idle_w"].mean().reindex(rows.index)
     rows = with_baseline_ratios(rows, runs, estimate_column_means(energies, "energy_j"))
     if target is not None:
@@ -223,9 +224,6 @@ def table(runs: pd.DataFrame, epochs: pd.DataFrame, target: float | None = None)
         conditions.measurement_note(runs),
     ]
     return tables.Table(TITLE, data.dropna(axis="columns", how="all"), pd.DataFrame(display), notes)
-
-
-IDLE = "Idle: mean power of the same machines (or accelerators) before the session's first run."
 
 
 def cells_without_energy_note(cells: Sequence[str]) -> str:
