@@ -344,7 +344,7 @@ def test_significant_ratios_are_counted_by_direction() -> None:
     assert counted == "1 of 3 significantly below 1 and 1 above"
 
 
-def test_significant_ratio_whose_interval_ends_at_1_is_given_with_p() -> None:
+def test_significant_interval_that_ends_at_1_is_given_with_p() -> None:
     ratio = tables.Estimate(1.13, float(np.nextafter(1, 2)), 1.31)
     barely, clearly = (Contrast("nodes", 1, 2, "", ratio, p) for p in (0.0496, 0.01))
     assert answers._ratio_text(barely) == "1.13 [1.00, 1.31] (p = 0.0496)"
