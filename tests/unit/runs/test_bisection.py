@@ -63,10 +63,10 @@ def test_estimate_does_not_change_the_result(sizes: list[int], memory: int, esti
 
 
 def test_good_estimate_saves_most_trials() -> None:
-    for estimated, most in ((50_010, 12), (40_000, 30)):  # steps away from the estimate grow
+    for estimated, max_trials in ((50_010, 12), (40_000, 30)):  # steps away from the estimate grow
         memory = Memory(50_000)
         assert find_largest(range(1, 1 << 20), memory.fits, estimated).largest == 50_000
-        assert memory.tried.total() <= most
+        assert memory.tried.total() <= max_trials
 
 
 def test_search_tries_few_of_many_sizes() -> None:
