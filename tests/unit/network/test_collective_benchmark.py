@@ -83,10 +83,7 @@ def run_benchmark(framework, study, site, folder):
 @pytest.mark.parametrize(
     "framework",
     [
-        pytest.param(
-            name,
-            marks=[pytest.mark.every_framework] * (name in ("pytorch-fsdp", "deepspeed")),
-        )
+        pytest.param(name, marks=[pytest.mark.every_framework] * (name in ("pytorch-fsdp", "deepspeed")))
         for name in DISTRIBUTED
     ],
 )

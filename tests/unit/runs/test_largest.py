@@ -97,14 +97,7 @@ def test_trial_validates_few_samples(tmp_path: Path, fresh: bool) -> None:
 
 
 def test_failed_search_is_left_out() -> None:
-    fit = {
-        "name": "a",
-        "status": "ok",
-        "batch_size": 8,
-        "largest_fit": 9,
-        "limit": "memory",
-        "key": "0" * 12,
-    }
+    fit = {"name": "a", "status": "ok", "batch_size": 8, "largest_fit": 9, "limit": "memory", "key": "0" * 12}
     unfit = fit | {"name": "b", "status": "oom", "batch_size": None, "largest_fit": None}
     failed = unfit | {"name": "c", "status": "failed", "limit": "failure"}
     searches = largest_batches.gather([failed, unfit, fit])["searches"]

@@ -119,11 +119,7 @@ def test_missing_timings_are_named_and_nothing_written(real: Any, results: Path,
     lines = gather.summary(tables)
     assert find_note(lines, "timings").facts == {"timings": 2, "ok": 0}
     parts = next(line for line in lines if "lenet-5" in line)
-    assert (parts.code, parts.facts["status"], parts.facts["reason"]) == (
-        "timing-not-ok",
-        "missing",
-        NOT_RUN,
-    )
+    assert (parts.code, parts.facts["status"], parts.facts["reason"]) == ("timing-not-ok", "missing", NOT_RUN)
     for name, table in tables.items():
         write_table(table, name, Path(f"{name}.csv"))
     write_table(line("all_reduce"), "network", Path("network.csv"))
