@@ -89,10 +89,7 @@ def main() -> int:
         if "--check" not in sys.argv[1:]:
             file.write_text(text)
         elif not file.exists() or file.read_text() != text:
-            print(
-                f"{file.relative_to(CHECKOUT)} is out of date: run make architecture",
-                file=sys.stderr,
-            )
+            print(f"{file.relative_to(CHECKOUT)} is out of date: run make architecture", file=sys.stderr)
             return 1
     return 0
 

@@ -166,9 +166,7 @@ def end(cluster: Cluster) -> None:
 
 
 @pytest.fixture(
-    scope="module",
-    params=[True, pytest.param(False, marks=pytest.mark.long)],
-    ids=["constrained", "visible"],
+    scope="module", params=[True, pytest.param(False, marks=pytest.mark.long)], ids=["constrained", "visible"]
 )
 def cluster(request: pytest.FixtureRequest, corners: Callable[[], Sandbox]) -> Iterator[Cluster]:
     """The cluster in a sandbox of its own."""

@@ -39,8 +39,7 @@ def compile_device(python: Path, folder: Path) -> Path:
     library = folder / "fake_cuda.so"
     libraries = (f"-L{torch}/lib", "-lc10", "-ltorch_cpu", f"-Wl,-rpath,{torch}/lib")
     compile_once(
-        library,
-        ["c++", "-std=c++20", "-O1", "-shared", "-fPIC", f"-I{torch}/include", SOURCE, *libraries],
+        library, ["c++", "-std=c++20", "-O1", "-shared", "-fPIC", f"-I{torch}/include", SOURCE, *libraries]
     )
     return library
 

@@ -156,12 +156,21 @@ def claiming(length: int) -> Behaviour:
 def file_server() -> Iterator[FileServer]:
     """Run a server in its own thread during the block."""
     server = FileServer()
+    with in_thread(server):
+        try:
+            yield server
+        finally:
+            server.go_on.set()
+
+
+@contextmanager
+def in_thread(server: ThreadingHTTPServer) -> Iterator[None]:
+    """Run any server in its own thread during the block."""
     thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.02})
     thread.start()
     try:
-        yield server
+        yield
     finally:
-        server.go_on.set()
         server.shutdown()
         server.server_close()
         thread.join()

@@ -1,7 +1,6 @@
 """A server on loopback with the API of Kwollect, which serves power metrics of Grid'5000's nodes."""
 
 import json
-import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from datetime import datetime, timedelta, timezone
@@ -10,6 +9,7 @@ from typing import Any
 from urllib.parse import parse_qs, urlsplit
 
 from declared.site import Wattmeter
+from support.file_server import in_thread
 
 PARIS = timezone(timedelta(hours=1))
 PERIOD_S = 0.2
@@ -78,11 +78,5 @@ class Handler(BaseHTTPRequestHandler):
 def kwollect(watts: Callable[[str, float], float | None]) -> Iterator[Kwollect]:
     """Run a server in a thread of its own."""
     server = Kwollect(watts)
-    thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.02})
-    thread.start()
-    try:
+    with in_thread(server):
         yield server
-    finally:
-        server.shutdown()
-        server.server_close()
-        thread.join()

@@ -6,6 +6,7 @@ Uses only the standard library and numpy.
 import importlib.util
 import os
 import sys
+from dataclasses import replace
 
 from models.graph import Graph
 from models.named import CLICKS, IMAGES, PIXELS, TEXTS, TOKENS, graph, models
@@ -23,6 +24,16 @@ DEVICE = DeviceRates(
     receive_s=3e-6,
     receive_byte_s=1e-10,
 )
+# A smaller device with links that differ in all respects, and models that are simulated in a moment.
+SMALL_DEVICE = DeviceRates(flops=1e12, memory_bytes_s=1e11, memory_bytes=1e12, launch_s=1e-6)
+HANDLING = replace(SMALL_DEVICE, send_s=2e-6, send_byte_s=1e-10, receive_s=3e-6, receive_byte_s=2e-10)
+SLOW = LinkTier(2, 1e8, 1e-5, burst_bytes=1e3, ring_bytes_s=5e7, ring_latency_s=4e-5, ring_channels=2)
+SMALL_MODELS = {
+    "lenet-5": ((28, 28, 1), 10),
+    "inception-v3": ((96, 96, 3), 10),
+    "gpt-nano": ((8,), 20, 20, "next"),
+    "rnn-translation": ((8,), 20, 20, "next"),
+}
 SAMPLES = {
     CLICKS: ((39,), 2, 26_000, "click"),
     IMAGES: ((224, 224, 3), 1000),

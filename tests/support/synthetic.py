@@ -153,11 +153,7 @@ def _cells() -> list[tuple[str, int, int, int]]:
 
 
 def _curve(
-    rng: np.random.Generator,
-    run_id: str,
-    key: str,
-    cell: tuple[str, int, int, int],
-    noise: float,
+    rng: np.random.Generator, run_id: str, key: str, cell: tuple[str, int, int, int], noise: float
 ) -> list[dict[str, object]]:
     """Return the epochs of one run; the mean over the epochs after warm-up is the run's epoch time."""
     _, batch_size, nodes, sync_every = cell

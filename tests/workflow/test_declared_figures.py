@@ -58,9 +58,7 @@ def drawn(checkout: Checkout) -> dict[str, str]:
     return {path.name: stamp(path) for path in folder.iterdir()}
 
 
-def test_declared_figures_are_drawn_and_a_change_redraws_its_own(
-    published: Checkout,
-) -> None:
+def test_declared_figures_are_drawn_and_a_change_redraws_its_own(published: Checkout) -> None:
     done = figures(published)
     assert done.status == 0, done.output
     assert done.jobs["figure"] == 2

@@ -128,9 +128,7 @@ def test_declaration_makes_only_the_figures_that_are_missing(campaign: Checkout)
     assert listed == existing, "the manifest's list and the folders agree"
 
 
-def test_edited_lock_repeats_its_runs_and_restored_lock_nothing(
-    campaign: Checkout,
-) -> None:
+def test_edited_lock_repeats_its_runs_and_restored_lock_nothing(campaign: Checkout) -> None:
     lock = campaign.path("containers/pytorch/requirements.cpu.txt")
     old_lock = lock.read_text()
     lock.write_text(
@@ -144,9 +142,7 @@ def test_edited_lock_repeats_its_runs_and_restored_lock_nothing(
     assert (done.status, done.jobs) == (0, {})
 
 
-def test_edited_adapter_repeats_runs_and_restored_one_none(
-    campaign: Checkout,
-) -> None:
+def test_edited_adapter_repeats_runs_and_restored_one_none(campaign: Checkout) -> None:
     adapter = campaign.path("workflow/scripts/ranks/frameworks/pytorch-single/adapter.py")
     old_adapter, old_records = adapter.read_text(), campaign.records()
     for figure in campaign.results.glob("figures/overview.*"):

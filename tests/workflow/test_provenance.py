@@ -193,9 +193,7 @@ def test_public_validators_accept_it(archived: Path) -> None:
     assert accepts_citation(archived / "CITATION.cff") == []
 
 
-def test_published_tables_are_archived_and_differences_reported(
-    fresh: Callable[..., Checkout],
-) -> None:
+def test_published_tables_are_archived_and_differences_reported(fresh: Callable[..., Checkout]) -> None:
     checkout = fresh(SMALL_STUDY)
     shipped = "config/studies/quickstart.yaml"
     checkout.write(shipped, checkout.path(shipped).read_text() + "figures: [{kind: overview}]\n")

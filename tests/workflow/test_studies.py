@@ -15,10 +15,7 @@ from support.checkout import Checkout
 SITES = {"cnn-horovod-small": "local-devices", "resnet34-devices-small": "local-devices"}
 MISSING = {
     "frameworks-small": {name: f"{name} is not installed at site local" for name in ("lbann", "tarantella")},
-    "resnet34-devices-small": {
-        "device=cuda": "has no device cuda",
-        "device=hybrid": "has no device cuda",
-    },
+    "resnet34-devices-small": {"device=cuda": "has no device cuda", "device=hybrid": "has no device cuda"},
 }
 STUDIES = sorted(path.stem for path in Path("config/studies").glob("*-small.yaml"))
 

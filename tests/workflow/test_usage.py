@@ -107,9 +107,7 @@ def test_runs_follow_the_planned_order_without_overlap(finished_campaign: Checko
     assert all(row["placement"] == "emulated" and row["session"] == rows[0]["session"] for row in rows)
 
 
-def test_missing_strategies_and_their_cause_are_reported(
-    fresh: Callable[..., Checkout],
-) -> None:
+def test_missing_strategies_and_their_cause_are_reported(fresh: Callable[..., Checkout]) -> None:
     changes = {
         "[pytorch-single, horovod-pytorch, tensorflow-single]": "pytorch-strategy",
         "small-cnn": "lenet-5",

@@ -131,10 +131,7 @@ def test_lost_cpu_time_is_taken_out_with_or_without_reference():
     by_reference, by_both = adjust_for_speed(runs), adjust_for_speed(with_lost_time(runs, share))
     assert by_reference.adjusted_means.slopes.covariates == (REFERENCE,) and set(
         by_both.adjusted_means.slopes.covariates
-    ) == {
-        REFERENCE,
-        LOST_CPU_TIME,
-    }
+    ) == {REFERENCE, LOST_CPU_TIME}
     assert (
         by_both.adjusted_means.slopes.values == pytest.approx(1.0, abs=0.1)
         and by_both.adjusted_means.lost_df == SELECTION_DF + 2

@@ -250,10 +250,7 @@ def test_little_gives_a_table_that_says_so(case, read):
         assert table.notes == [conditions.NO_SUCCESS]
     else:
         problem = find_note(table.notes, "no-tests").facts["problem"]
-        expected = {
-            "no noise": anova.RUNS_THE_SAME,
-            "all equal": ALL_THE_SAME,
-        }
+        expected = {"no noise": anova.RUNS_THE_SAME, "all equal": ALL_THE_SAME}
         assert problem == expected.get(case, anova.NO_ERROR_DF)
         assert (find_note(table.notes, "runs-analysed").facts["factors"] == []) == (case == "one cell")
         single = find_note(anova.table(runs.head(1)).notes, "runs-analysed").facts

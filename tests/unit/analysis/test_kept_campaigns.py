@@ -280,13 +280,7 @@ def test_measured_and_predicted_best_strategies_are_in_the_text() -> None:
             & (predicted["rate"] == rate)
         ]
         rows.append(
-            [
-                model,
-                str(batch),
-                rate_text(rate),
-                *times,
-                places.loc[places["place"] == 1, "strategy"].item(),
-            ]
+            [model, str(batch), rate_text(rate), *times, places.loc[places["place"] == 1, "strategy"].item()]
         )
     assert missing_sentences(["| " + " | ".join(row) + " |" for row in rows]) == [] and len(rows) == 8
 

@@ -17,10 +17,7 @@ from support.synthetic import designed_campaign
 # Quinn, Parallel Programming in C with MPI and OpenMP (2003), section 7.5: speed-up on 2 to 8 processors, and
 # e.
 QUINN = {
-    "serial part": (
-        [1.82, 2.50, 3.08, 3.57, 4.00, 4.38, 4.71],
-        [0.1, 0.1, 0.1, 0.1, 0.1, 0.1, 0.1],
-    ),
+    "serial part": ([1.82, 2.50, 3.08, 3.57, 4.00, 4.38, 4.71], [0.1, 0.1, 0.1, 0.1, 0.1, 0.1, 0.1]),
     "overhead": (
         [1.87, 2.61, 3.23, 3.73, 4.14, 4.46, 4.71],
         [0.070, 0.075, 0.080, 0.085, 0.090, 0.095, 0.100],

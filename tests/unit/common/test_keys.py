@@ -144,12 +144,7 @@ def test_schema_of_a_class_has_its_meanings_and_defaults() -> None:
         name: subrules.get("default")
         for name, subrules in rules["properties"].items()
         if subrules.get("default") is not None
-    } == {
-        "rate": 0.5,
-        "kind": "full",
-        "enabled": False,
-        "title": "",
-    }
+    } == {"rate": 0.5, "kind": "full", "enabled": False, "title": ""}
 
 
 def test_using_the_classes_imports_no_pydantic() -> None:

@@ -10,15 +10,7 @@ from common.program_sources import SCRIPTS, program_sources
 from common.shell import capture
 
 # Rules whose outputs have a digest of the sources in their paths.
-KEYED = {
-    "run",
-    "batch_search",
-    "collective_benchmark",
-    "timing",
-    "environment",
-    "extra_p",
-    "dataset",
-}
+KEYED = {"run", "batch_search", "collective_benchmark", "timing", "environment", "extra_p", "dataset"}
 # `plan` writes no file, `design` compares its own output, `preview` shows what other rules made, and
 # `node_check` reports the current state of nodes.
 WITHOUT_CONTENT_CHECK = {"plan", "design", "preview", "node_check"}

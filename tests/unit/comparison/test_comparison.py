@@ -150,11 +150,7 @@ def test_column_recorded_in_one_campaign_is_reported(compare, base, later) -> No
 def test_cells_of_one_campaign_only_are_refused(compare, base, later) -> None:
     missing, failed = later["cell"].unique()[:2]
     later = later[later["cell"] != missing]
-    later.loc[later["cell"] == failed, ["status", "reason", "epoch_time_s"]] = [
-        "failed",
-        "lost",
-        None,
-    ]
+    later.loc[later["cell"] == failed, ["status", "reason", "epoch_time_s"]] = ["failed", "lost", None]
     compared = compare(base, later)
     assert {cell: (reason.code, reason.facts["campaign"]) for cell, reason in compared.refused.items()} == {
         missing: ("no-such-cell", "after"),

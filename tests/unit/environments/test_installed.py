@@ -118,9 +118,7 @@ def with_package(folder: Path, version: str) -> Installed:
     return Installed(sys.executable, (), load, load)
 
 
-def test_packages_and_modules_behind_setup_lines_are_the_content(
-    tmp_path: Path,
-) -> None:
+def test_packages_and_modules_behind_setup_lines_are_the_content(tmp_path: Path) -> None:
     environment = described(tmp_path, "", "import toy")
     installation = with_package(tmp_path / "packages", "1.0")
     inspected = installed.inspect_installation(environment, installation)

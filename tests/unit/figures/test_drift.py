@@ -87,15 +87,7 @@ def test_every_run_has_a_place_in_all_four_panels(campaign_records):
     assert "CPU steal" in labels(figure)
 
 
-@pytest.mark.parametrize(
-    "case",
-    [
-        "no reference",
-        "no clock",
-        "one run",
-        "nothing told of others",
-    ],
-)
+@pytest.mark.parametrize("case", ["no reference", "no clock", "one run", "nothing told of others"])
 def test_it_is_drawn_whatever_there_is(case, tmp_path):
     runs, epochs = campaign()
     runs = with_clocks(referenced(runs))

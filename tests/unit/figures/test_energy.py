@@ -89,14 +89,7 @@ def test_lines_are_equal_powers_and_say_which(records):
         assert min(values) < 3 * WATTS and max(values) > WATTS
 
 
-@pytest.mark.parametrize(
-    "case",
-    [
-        "no record has energy",
-        "one framework tells",
-        "far apart",
-    ],
-)
+@pytest.mark.parametrize("case", ["no record has energy", "one framework tells", "far apart"])
 def test_it_is_drawn_whatever_the_records_hold(case, tmp_path):
     runs, epochs = campaign(failures={})
     with_energy, epochs = metered(runs, epochs)

@@ -536,8 +536,7 @@ def test_pbs_starts_every_rank_and_gathers_their_logs(pbs: Site, tmp_path: Path)
 
 
 @pytest.mark.parametrize(
-    "message",
-    ["=>> PBS: job killed: mem 4194304kb exceeded limit 2097152kb", "Cgroup mem limit exceeded"],
+    "message", ["=>> PBS: job killed: mem 4194304kb exceeded limit 2097152kb", "Cgroup mem limit exceeded"]
 )
 def test_rank_that_pbs_kills_for_memory_is_oom(pbs: Site, tmp_path: Path, message: str) -> None:
     body = f"print({message!r}, flush=True)\nos.kill(os.getpid(), 9) if rank == 1 else None"
@@ -842,11 +841,7 @@ def test_srun_places_ranks_near_their_gpus(
 
 @pytest.mark.parametrize(("code", "is_lost"), [(INACCESSIBLE_STATUS, True), (3, False)])
 def test_status_79_of_srun_is_an_inaccessible_path(
-    slurm: Launcher,
-    tmp_path: Path,
-    put_program: Callable[[str, str], None],
-    code: int,
-    is_lost: bool,
+    slurm: Launcher, tmp_path: Path, put_program: Callable[[str, str], None], code: int, is_lost: bool
 ) -> None:
     """The line of node-check can be missing in the log."""
     message = f"srun: error: node2: task 1: Exited with exit code {code}"
@@ -899,11 +894,7 @@ def test_node_or_job_that_is_gone_loses_the_attempt(slurm: Launcher, tmp_path: P
     ("state", "is_lost"), [("OUT_OF_MEMORY", False), ("TIMEOUT", True), ("PREEMPTED", True)]
 )
 def test_job_out_of_memory_does_not_lose_the_attempt(
-    slurm: Launcher,
-    put_program: Callable[[str, str], None],
-    tmp_path: Path,
-    state: str,
-    is_lost: bool,
+    slurm: Launcher, put_program: Callable[[str, str], None], tmp_path: Path, state: str, is_lost: bool
 ) -> None:
     put_program("scontrol", SCONTROL.replace("JobState=RUNNING", f"JobState={state}"))
     with pytest.raises(AttemptLost) if is_lost else contextlib.nullcontext():

@@ -122,10 +122,7 @@ def test_stages_pass_outputs_on_and_keep_those_in_flight() -> None:
     gpipe = step_demands(CNN, Mesh(pipeline=2), 64, {**levels, "schedule": "gpipe"})
     assert [
         stage.activations / full.activations for stage, full in zip((first, last), gpipe, strict=True)
-    ] == [
-        2 / 4,
-        1 / 4,
-    ]
+    ] == [2 / 4, 1 / 4]
     assert gpipe[0].activations + gpipe[1].activations == 64 * CNN.activation_bytes + boundary, (
         "both have the boundary"
     )

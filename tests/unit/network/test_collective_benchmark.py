@@ -24,6 +24,7 @@ from plan.collective_benchmarks import planned_benchmarks
 from plan.design import plan_design
 from ranks import collective_benchmark as rank_program
 from runs import other_measurements
+from support.installed_site import busy_site
 from support.trainings import DISTRIBUTED
 
 # A framework without a library: sums by our own group of ranks.
@@ -65,14 +66,7 @@ def study():
 @pytest.fixture
 def site(tmp_path, monkeypatch):
     monkeypatch.setenv("RINGSIDE_LOCK", str(tmp_path / "machine.lock"))
-    return replace(
-        load_site("local"),
-        cores=2,
-        collective_max_bytes=65536,
-        max_other_cpu_share=1,
-        max_steal_share=1,
-        time_limit_s=120,
-    )
+    return busy_site(collective_max_bytes=65536, time_limit_s=120)
 
 
 def benchmark_of(framework, study, site):
@@ -89,10 +83,7 @@ def run_benchmark(framework, study, site, folder):
 @pytest.mark.parametrize(
     "framework",
     [
-        pytest.param(
-            name,
-            marks=[pytest.mark.every_framework] * (name in ("pytorch-fsdp", "deepspeed")),
-        )
+        pytest.param(name, marks=[pytest.mark.every_framework] * (name in ("pytorch-fsdp", "deepspeed")))
         for name in DISTRIBUTED
     ],
 )

@@ -437,11 +437,7 @@ def test_methods_are_compared_on_the_cells_that_all_predict(study):
     displayed = created.display.set_index(["left out", "method"])
     assert displayed.loc[
         ("6 nodes", "half wrong"), ["cells", "common cells", "MAPE, common (%)"]
-    ].tolist() == [
-        "9",
-        "3",
-        "0.0",
-    ]
+    ].tolist() == ["9", "3", "0.0"]
     assert displayed.loc[("", "nothing"), "worst cell"].unique().tolist() == ["not predicted: not built"]
     assert "common-cells" in codes(created.notes)
     assert find_note(created.notes, "method-leaves-out").facts == {"method": "at 32", "problem": "so it is"}

@@ -367,11 +367,7 @@ def test_digests_of_runs_are_grouped_by_kind() -> None:
     }
     assert measured_with(
         [row, {**row, "environment_digest": "3"}, {**row, "framework": "b", "code_digest": ""}]
-    ) == {
-        "environment": {"a": ["1", "3"], "b": ["1"]},
-        "code": {"a m d": ["2"]},
-        "data": {},
-    }
+    ) == {"environment": {"a": ["1", "3"], "b": ["1"]}, "code": {"a m d": ["2"]}, "data": {}}
 
 
 @pytest.mark.parametrize(

@@ -8,12 +8,12 @@ from typing import Any
 import pytest
 
 from declared.replicates import Replicates
-from declared.site import load_site
 from declared.study import load_study
 from plan.design import plan_design
 from plan.identity import plan_run
 from runs.epochs import read_epochs
 from runs.supervise import supervise
+from support.installed_site import busy_site
 
 pytestmark = [pytest.mark.training, pytest.mark.every_framework]
 
@@ -32,7 +32,7 @@ def test_a_script_of_our_own_trains(
 ) -> None:
     monkeypatch.setenv("RINGSIDE_LOCK", str(tmp_path / "lock"))
     real("pytorch")
-    site = replace(load_site("local"), cores=2, reference=False, max_other_cpu_share=1.0, max_steal_share=1.0)
+    site = busy_site(reference=False)
     study = load_study("own-commands")
     levels = {"framework": [framework], "nodes": [nodes], "custom_tp": [tp], "epochs": [2]}
     study = replace(study, factors=study.factors | levels, exclude=(), replicates=Replicates(1, 1))

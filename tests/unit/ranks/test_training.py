@@ -467,10 +467,7 @@ def test_other_ways_to_compute_train_alike(
 
 @pytest.mark.parametrize(
     "levels",
-    [
-        {"sync_every": 5},
-        pytest.param({"memory_format": "channels-last"}, marks=pytest.mark.every_framework),
-    ],
+    [{"sync_every": 5}, pytest.param({"memory_format": "channels-last"}, marks=pytest.mark.every_framework)],
 )
 def test_ddp_warns_of_nothing(trainings: Trainings, levels: dict[str, Any]) -> None:
     """The images of digits have one channel, so their layout fits both memory formats."""

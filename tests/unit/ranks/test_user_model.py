@@ -12,12 +12,12 @@ import pytest
 from analysis.efficiency import COUNTED, find_operations
 from declared.frameworks import framework_names, load_framework
 from declared.replicates import Replicates
-from declared.site import load_site
 from declared.study import load_study
 from plan.design import plan_design
 from plan.identity import plan_run
 from records.run_rows import recorded_row
 from runs.supervise import supervise
+from support.installed_site import busy_site
 from support.trainings import Trainings, assert_same, epochs, framework_params, weights
 from support.user_models import user_models_in
 
@@ -115,7 +115,7 @@ def test_study_of_user_model_is_measured(
 ) -> None:
     monkeypatch.setenv("RINGSIDE_LOCK", str(tmp_path / "lock"))
     real("pytorch")
-    site = replace(load_site("local"), cores=2, reference=False, max_other_cpu_share=1.0, max_steal_share=1.0)
+    site = busy_site(reference=False)
     study = load_study("own-module")
     levels = {"framework": ["pytorch-ddp"], "nodes": [2], "epochs": [2]}
     study = replace(study, factors=study.factors | levels, replicates=Replicates(1, 1))

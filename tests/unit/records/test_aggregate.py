@@ -254,11 +254,7 @@ def test_a_loss_that_is_not_finite_is_an_empty_field(campaign: Campaign, tmp_pat
 
 @pytest.mark.parametrize(
     ("new", "fragment"),
-    [
-        ("2,false,1e300,", "epoch_time_s"),
-        ("2,false,1e-320,", "epoch_time_s"),
-        ("2,false,\u0663,", "ascii"),
-    ],
+    [("2,false,1e300,", "epoch_time_s"), ("2,false,1e-320,", "epoch_time_s"), ("2,false,\u0663,", "ascii")],
 )
 def test_impossible_epoch_values_are_refused(campaign: Campaign, new: str, fragment: str) -> None:
     table = record(campaign, campaign.runs[0], [1.0, 0.2, 0.2, 0.2]) / "attempt-1" / "epochs.csv"

@@ -109,13 +109,7 @@ def names(state: CampaignStatus) -> list[str]:
 
 def test_unstarted_campaign_has_no_progress_bar() -> None:
     state = read(campaign())
-    assert (
-        state.n_planned,
-        state.n_executable,
-        state.done,
-        state.n_left,
-        state.has_begun,
-    ) == (
+    assert (state.n_planned, state.n_executable, state.done, state.n_left, state.has_begun) == (
         4,
         4,
         0,
@@ -171,11 +165,7 @@ def test_a_broken_record_is_not_done_and_can_be_repeated() -> None:
         record(measured, run)
         (folder_of(measured, run) / "record.json").write_text(text)
     state = read(measured)
-    assert (state.done, state.n_left, state.statuses) == (
-        1,
-        0,
-        {"ok": 1, "broken": 3},
-    )
+    assert (state.done, state.n_left, state.statuses) == (1, 0, {"ok": 1, "broken": 3})
     reasons = [item.reason for item in state.problems]
     for expected in (
         "Expecting property name",
@@ -242,17 +232,7 @@ def test_a_campaign_ends_when_all_its_runs_are_done() -> None:
     for run in measured.runs:
         record(measured, run)
     state = read(measured)
-    assert state.is_complete and (
-        state.n_planned,
-        state.done,
-        state.n_left,
-        state.left_s,
-    ) == (
-        2,
-        2,
-        0,
-        0,
-    )
+    assert state.is_complete and (state.n_planned, state.done, state.n_left, state.left_s) == (2, 2, 0, 0)
 
 
 def test_infeasible_runs_are_a_separate_problem() -> None:
@@ -481,12 +461,7 @@ def test_submitted_campaign_is_read_at_slurm_site(
     (Path("results") / "tf-strategies-virtual" / "logs" / "submit").mkdir(parents=True)
     status_text.show_status("tf-strategies-virtual", as_json=True)
     state = json.loads(capsys.readouterr().out)
-    assert (
-        state["study"],
-        state["site"],
-        state["planned"],
-        state["begun"],
-    ) == (
+    assert (state["study"], state["site"], state["planned"], state["begun"]) == (
         "tf-strategies-virtual",
         "virtual",
         270,
@@ -606,10 +581,7 @@ def test_only_the_first_of_many_are_listed() -> None:
     state = made_up(under_way=under_way, jobs=[job, *waiting])
     first, *_, last = lines(state, "running")
     assert first.startswith("a.r1 on node1, node2, epoch 3 of 5, since ") and last == "and 2 more"
-    assert lines(state, "jobs") == [
-        "9 pending, Dependency",
-        "7 (block 1) runs on node[1-3] since 20:32",
-    ]
+    assert lines(state, "jobs") == ["9 pending, Dependency", "7 (block 1) runs on node[1-3] since 20:32"]
     assert lines(made_up(jobs=[]), "jobs") == ["none in the queue"]
 
 

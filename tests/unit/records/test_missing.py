@@ -11,17 +11,11 @@ def test_attempt_begun_elsewhere_may_still_run(tmp_path: Path) -> None:
     attempt = attempts.create_attempt_folder(folder)
     (attempt / "holder.json").write_text('{"host": "another-node"}')
     situation, reason = describe_missing(folder / "record.json")
-    assert (situation, reason.facts) == (
-        Situation.BEGUN_ELSEWHERE,
-        {"attempt": 1, "host": "another-node"},
-    )
+    assert (situation, reason.facts) == (Situation.BEGUN_ELSEWHERE, {"attempt": 1, "host": "another-node"})
     assert describe_missing(folder / "record.json", lambda _: True).situation == Situation.UNDER_WAY
     (attempt / "holder.json").write_text("cut o")
     situation, reason = describe_missing(folder / "record.json")
-    assert (situation, reason.facts) == (
-        Situation.UNFINISHED,
-        {"attempt": 1, "reason": attempts.UNKNOWN_END},
-    )
+    assert (situation, reason.facts) == (Situation.UNFINISHED, {"attempt": 1, "reason": attempts.UNKNOWN_END})
 
 
 def test_attempt_counts_more_than_an_old_record(tmp_path: Path) -> None:

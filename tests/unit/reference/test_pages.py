@@ -89,10 +89,7 @@ def test_limits_defaults_and_levels_are_told() -> None:
 
 @pytest.mark.parametrize(
     ("factor", "level", "able"),
-    [
-        ("tensor_sharding", "sequence", {"pytorch-mesh"}),
-        ("sharding", "optimizer", {"deepspeed", "jax"}),
-    ],
+    [("tensor_sharding", "sequence", {"pytorch-mesh"}), ("sharding", "optimizer", {"deepspeed", "jax"})],
 )
 def test_factors_of_an_axis_need_the_axis(factor: str, level: str, able: set[str]) -> None:
     rows = {tuple(row[:2]): row[2] for row in settings.factors()["restricted_levels"]}

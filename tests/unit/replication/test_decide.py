@@ -40,11 +40,7 @@ def test_a_cell_that_is_not_precise_gets_another_run(runs: pd.DataFrame) -> None
     check(decision, "decision", Path("block-3.json"))
     assert {
         name: (cell["n"], cell["reached"], cell["refine"]) for name, cell in decision["cells"].items()
-    } == {
-        ALONE: (3, BY_CHANCE, True),
-        NOISY: (3, NO, True),
-        FAILED: (0, NO, False),
-    }
+    } == {ALONE: (3, BY_CHANCE, True), NOISY: (3, NO, True), FAILED: (0, NO, False)}
     assert decision["cells"][FAILED]["half_width"] is None, "a cell without a successful run gets no more"
     assert decision["cells"][ALONE]["expected"] == decision["cells"][NOISY]["expected"] == 9
     facts = {"block": 3, "refined": [ALONE, NOISY], "not_precise": [NOISY, FAILED], "used_up": False}

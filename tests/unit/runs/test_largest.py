@@ -12,7 +12,7 @@ from common.files import read_json, write_json
 from datasets.prepare import prepare
 from declared.factors import factor_table
 from declared.replicates import Replicates
-from declared.site import Site, load_site
+from declared.site import Site
 from declared.study import Study, load_study
 from launchers import launch
 from plan import design, largest
@@ -21,14 +21,14 @@ from plan.largest import planned_searches
 from ranks.worker.node import memory_bytes
 from runs import attempts, largest_batches
 from runs import largest as search_program
+from support.installed_site import busy_site
 
 MEMORY_BYTES = 720e6  # of the rank; PyTorch alone takes 230 MB
 
 
 @pytest.fixture
 def site() -> Site:
-    local = load_site("local")
-    return replace(local, cores=2, max_other_cpu_share=1, max_steal_share=1, time_limit_s=120)
+    return busy_site(time_limit_s=120)
 
 
 @pytest.fixture
@@ -97,14 +97,7 @@ def test_trial_validates_few_samples(tmp_path: Path, fresh: bool) -> None:
 
 
 def test_failed_search_is_left_out() -> None:
-    fit = {
-        "name": "a",
-        "status": "ok",
-        "batch_size": 8,
-        "largest_fit": 9,
-        "limit": "memory",
-        "key": "0" * 12,
-    }
+    fit = {"name": "a", "status": "ok", "batch_size": 8, "largest_fit": 9, "limit": "memory", "key": "0" * 12}
     unfit = fit | {"name": "b", "status": "oom", "batch_size": None, "largest_fit": None}
     failed = unfit | {"name": "c", "status": "failed", "limit": "failure"}
     searches = largest_batches.gather([failed, unfit, fit])["searches"]

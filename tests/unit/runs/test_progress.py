@@ -87,14 +87,7 @@ def test_disturbed_machine_is_reported_at_once(tmp_path: Path) -> None:
     progress = CampaignProgress(tmp_path, "s", n_planned=9, n_done=0)
     assert [
         len(list(progress.count_disturbed(disturbed))) for disturbed in (False, True, True, True, True, True)
-    ] == [
-        0,
-        1,
-        0,
-        0,
-        0,
-        0,
-    ]
+    ] == [0, 1, 0, 0, 0, 0]
 
 
 @pytest.mark.parametrize(("status", "is_kept"), [(2, False), (137, True)])

@@ -51,13 +51,7 @@ def test_reference_runs_once_per_node_on_the_cores_of_its_ranks(
     tmp_path: Path, real: Callable[[str], Any]
 ) -> None:
     environment, run_spec = real("pytorch"), spec()
-    result = run_benchmark(
-        tmp_path / "reference-before",
-        run_spec,
-        ["torch"],
-        environment,
-        SITE,
-    )
+    result = run_benchmark(tmp_path / "reference-before", run_spec, ["torch"], environment, SITE)
     assert result.kind == KIND and result.reason is None
     assert result.times is not None and list(result.times) == ["node1", "node2"]
     assert all(0.02 < seconds < 30 for seconds in result.times.values())
@@ -182,9 +176,7 @@ def test_run_waits_until_the_benchmark_is_as_fast_as_usual(
     assert [(note.code, note.facts) for note in printed] == [("waiting", facts)] * bool(seen)
 
 
-def test_earlier_reference_has_equal_environment_and_geometry(
-    tmp_path: Path,
-) -> None:
+def test_earlier_reference_has_equal_environment_and_geometry(tmp_path: Path) -> None:
     def record(name: str, entry: Any, environment: str = "this") -> None:
         folder = tmp_path / "runs" / name / "0123456789ab"
         folder.mkdir(parents=True)
@@ -231,9 +223,7 @@ def test_run_is_compared_with_records_of_its_campaign(
     )
 
 
-def test_wait_for_a_busy_machine_has_the_limit_of_the_site(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_wait_for_a_busy_machine_has_the_limit_of_the_site(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(reference, "PAUSE_S", 0.02)
     entry = measure_before(
         lambda: ReferenceTime(KIND, {"node1": 0.5}, None), lambda: EARLIER, 0.05, lambda line: None

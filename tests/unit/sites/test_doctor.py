@@ -492,11 +492,7 @@ def machine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., An
     ],
 )
 def test_accelerators_that_a_variable_hides_do_not_count(
-    n_amd: int,
-    variables: dict[str, str],
-    expected: list[Any],
-    tmp_path: Path,
-    machine: Callable[..., Any],
+    n_amd: int, variables: dict[str, str], expected: list[Any], tmp_path: Path, machine: Callable[..., Any]
 ) -> None:
     for number, simd_count in enumerate([0, *[440] * n_amd]):  # the first node is the CPU
         folder = tmp_path / "kfd" / str(number)

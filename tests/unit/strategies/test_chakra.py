@@ -1,7 +1,6 @@
 """Execution traces of simulated steps: read by the package's reader, and replayed to the picosecond."""
 
 import json
-from dataclasses import replace
 from functools import partial
 from pathlib import Path
 
@@ -14,23 +13,15 @@ from models.soap import divide
 from strategies import chakra, starts
 from strategies.costs import roofline
 from strategies.problem import FASTEST, GRADIENTS, MESSAGES, RING, Posed, pose
-from strategies.topology import DeviceRates, LinkTier, Topology
+from strategies.topology import LinkTier, Topology
 from support.chakra_traces import Node, Replay, check_traces, read_traces
+from support.planned_models import HANDLING, SLOW, SMALL_DEVICE, SMALL_MODELS
 from traces.chakra import GROUPS, write
 
-DEVICE = DeviceRates(flops=1e12, memory_bytes_s=1e11, memory_bytes=1e12, launch_s=1e-6)
-HANDLING = replace(DEVICE, send_s=2e-6, send_byte_s=1e-10, receive_s=3e-6, receive_byte_s=2e-10)
-SLOW = LinkTier(2, 1e8, 1e-5, burst_bytes=1e3, ring_bytes_s=5e7, ring_latency_s=4e-5, ring_channels=2)
 TOPOLOGIES = {
-    2: Topology(DEVICE, (LinkTier(2, 1e9, 1e-6),)),
+    2: Topology(SMALL_DEVICE, (LinkTier(2, 1e9, 1e-6),)),
     4: Topology(HANDLING, (LinkTier(2, 1e9, 1e-6), SLOW)),
-    8: Topology(DEVICE, (LinkTier(2, 1e9, 1e-6), LinkTier(2, 5e8, 5e-6), LinkTier(2, 1e8, 1e-5))),
-}
-MODELS = {
-    "lenet-5": ((28, 28, 1), 10),
-    "inception-v3": ((96, 96, 3), 10),
-    "gpt-nano": ((8,), 20, 20, "next"),
-    "rnn-translation": ((8,), 20, 20, "next"),
+    8: Topology(SMALL_DEVICE, (LinkTier(2, 1e9, 1e-6), LinkTier(2, 5e8, 5e-6), LinkTier(2, 1e8, 1e-5))),
 }
 BATCH = 8
 
@@ -44,7 +35,7 @@ def python(real) -> Path:
 def pose_model(name: str, devices: int, gradients: str) -> Posed:
     topology = TOPOLOGIES[devices]
     cost = partial(roofline, device=topology.device, update_bytes=32)
-    return pose(divide(graph(name, *MODELS[name]), BATCH), topology, cost, gradients=gradients)
+    return pose(divide(graph(name, *SMALL_MODELS[name]), BATCH), topology, cost, gradients=gradients)
 
 
 def write_traces(posed: Posed, folder: Path, names: list[str], python: Path) -> dict[str, int]:
@@ -58,7 +49,7 @@ def write_traces(posed: Posed, folder: Path, names: list[str], python: Path) -> 
 
 
 @pytest.mark.parametrize("gradients", GRADIENTS)
-@pytest.mark.parametrize(("model", "devices"), list(zip(sorted(MODELS), (4, 2, 8, 4), strict=True)))
+@pytest.mark.parametrize(("model", "devices"), list(zip(sorted(SMALL_MODELS), (4, 2, 8, 4), strict=True)))
 def test_replayed_trace_takes_the_simulated_step(
     tmp_path: Path, python: Path, model: str, devices: int, gradients: str
 ) -> None:
@@ -103,7 +94,7 @@ def test_data_parallelism_has_one_collective_for_each_bucket(tmp_path: Path, pyt
     kinds = [[node["type"] for node in nodes] for nodes in ranks]
     assert kinds[0] == kinds[1] and not {"COMM_SEND_NODE", "COMM_RECV_NODE"} & set(kinds[0])
     (gradients,) = [node for node in ranks[0] if node["type"] == "COMM_COLL_NODE"]
-    assert gradients["comm_size"] == graph("lenet-5", *MODELS["lenet-5"]).gradient_bytes
+    assert gradients["comm_size"] == graph("lenet-5", *SMALL_MODELS["lenet-5"]).gradient_bytes
     assert (gradients["comm_type"], gradients["pg_name"]) == (0, "1")
     n_operations = sum(node.get("num_ops", 0) for nodes in ranks for node in nodes)
     assert n_operations == 3 * FLOPS_PER_MAC * sum(layer.macs for layer in posed.space.layers)

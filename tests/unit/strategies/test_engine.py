@@ -18,25 +18,12 @@ from strategies.costs import PartCost, roofline
 from strategies.problem import FASTEST, GRADIENTS, MESSAGES, PICOSECONDS, RING, Part, Posed, Strategy, pose
 from strategies.topology import DeviceRates, LinkTier, Topology
 from support import exact_search
+from support.planned_models import HANDLING, SLOW, SMALL_DEVICE, SMALL_MODELS
 from support.planner_properties import attempt_change, timeline
 
 BATCH = 4
-DEVICE = DeviceRates(flops=1e12, memory_bytes_s=1e11, memory_bytes=1e12, launch_s=1e-6)
-PAIR = Topology(DEVICE, (LinkTier(2, 1000.0, 0.5),))
-HANDLING = replace(DEVICE, send_s=2e-6, send_byte_s=1e-10, receive_s=3e-6, receive_byte_s=2e-10)
-FOUR = Topology(
-    HANDLING,
-    (
-        LinkTier(2, 1e9, 1e-6),
-        LinkTier(2, 1e8, 1e-5, burst_bytes=1e3, ring_bytes_s=5e7, ring_latency_s=4e-5, ring_channels=2),
-    ),
-)
-MODELS = {
-    "lenet-5": ((28, 28, 1), 10),
-    "inception-v3": ((96, 96, 3), 10),
-    "gpt-nano": ((8,), 20, 20, "next"),
-    "rnn-translation": ((8,), 20, 20, "next"),
-}
+PAIR = Topology(SMALL_DEVICE, (LinkTier(2, 1000.0, 0.5),))
+FOUR = Topology(HANDLING, (LinkTier(2, 1e9, 1e-6), SLOW))
 
 
 def two_second_cost(space: Space, place: int, degrees: tuple[int, ...]) -> PartCost:
@@ -52,7 +39,7 @@ def perceptron() -> Graph:
 
 
 def pose_model(name: str, topology: Topology = FOUR, gradients: str = RING) -> Posed:
-    space = divide(graph(name, *MODELS[name]), BATCH)
+    space = divide(graph(name, *SMALL_MODELS[name]), BATCH)
     return pose(
         space,
         topology,
@@ -72,7 +59,7 @@ def test_all_reduce_overlaps_backward_pass() -> None:
 def test_ring_has_own_rates_and_blocks_devices() -> None:
     link = replace(PAIR.tiers[0], ring_bytes_s=2000.0, ring_latency_s=1.0, ring_channels=4)
     for send_s in (0.25, 2.5):
-        device = replace(DEVICE, send_s=send_s, send_byte_s=1e-4, receive_s=0.125)
+        device = replace(SMALL_DEVICE, send_s=send_s, send_byte_s=1e-4, receive_s=0.125)
         posed = pose(divide(perceptron(), BATCH), Topology(device, (link,)), two_second_cost)
         handled = 2 * (send_s + 0.125 + 1300 * 1e-4)
         # meanwhile the flatten layer's backward pass takes 2 s, and what a device has to do for messages
@@ -85,7 +72,7 @@ def test_burst_hides_bytes_behind_latency() -> None:
     for burst_s, step in ((0.0, 0.5 + 1.3), (0.25, 0.25 + 1.3), (9.0, 1.3)):
         posed = pose(
             divide(perceptron(), BATCH),
-            Topology(DEVICE, (replace(PAIR.tiers[0], burst_bytes=1000 * burst_s),)),
+            Topology(SMALL_DEVICE, (replace(PAIR.tiers[0], burst_bytes=1000 * burst_s),)),
             two_second_cost,
         )
         # after a pause the first bytes pass at once: a burst, or all of them; each step has a latency
@@ -141,7 +128,7 @@ def test_fastest_all_reduce_is_chosen_by_nodes_and_bytes() -> None:
     for levels, seconds in expected.items():
         for gradients, duration in ((FASTEST, seconds), (RING, None)):
             posed = pose(
-                divide(perceptron(), 8), Topology(DEVICE, levels), two_second_cost, gradients=gradients
+                divide(perceptron(), 8), Topology(SMALL_DEVICE, levels), two_second_cost, gradients=gradients
             )
             step_s = search.step_seconds(posed, starts.data_parallel(posed))
             if duration is None:
@@ -151,7 +138,7 @@ def test_fastest_all_reduce_is_chosen_by_nodes_and_bytes() -> None:
 
 
 def test_message_handling_blocks_computation() -> None:
-    device = replace(DEVICE, send_s=0.25, receive_s=0.5)
+    device = replace(SMALL_DEVICE, send_s=0.25, receive_s=0.5)
     posed = pose(divide(perceptron(), BATCH), Topology(device, PAIR.tiers), two_second_cost)
     parts = {
         "flatten1": Part((2, 1, 1, 1), (0, 1)),
@@ -196,11 +183,11 @@ def two_layers() -> Graph:
 @pytest.mark.parametrize("method", search.SCHEDULES)
 def test_search_leaves_strategies_without_memory(method: str) -> None:
     # Sums are fast and messages slow, so that strategies with less memory are slower.
-    pair = Topology(DEVICE, (replace(PAIR.tiers[0], ring_bytes_s=1e12, ring_latency_s=0.0),))
+    pair = Topology(SMALL_DEVICE, (replace(PAIR.tiers[0], ring_bytes_s=1e12, ring_latency_s=0.0),))
     roomy = pose(divide(two_layers(), BATCH), pair, two_second_cost)
     needed = search.describe_strategy(roomy, starts.data_parallel(roomy))["memory_bytes"]
     for share, fits in ((0.75, True), (0.1, False)):
-        device = replace(DEVICE, memory_bytes=share * needed)
+        device = replace(SMALL_DEVICE, memory_bytes=share * needed)
         posed = pose(divide(two_layers(), BATCH), replace(pair, device=device), two_second_cost)
         strategy, facts = search.run_search(posed, starts.data_parallel(posed), method, 200, 1)
         least = search.describe_strategy(posed, strategy)
@@ -230,7 +217,7 @@ def test_devices_hold_inputs_outputs_and_each_shard_once() -> None:
 
 
 def test_tied_table_is_counted_once() -> None:
-    model = graph("gpt-nano", *MODELS["gpt-nano"])
+    model = graph("gpt-nano", *SMALL_MODELS["gpt-nano"])
     sizes = {name: BYTES * math.prod(shape) for name, shape in model.weights().items()}
     n_bytes, of_positions = sum(sizes.values()), sizes["positions.table"]
     for devices, absent in (((0, 1), 0), ((0,), of_positions)):
@@ -244,7 +231,7 @@ def test_tied_table_is_counted_once() -> None:
 
 
 def test_starts_that_need_little_memory_are_added() -> None:
-    topology = replace(PAIR, device=replace(DEVICE, memory_bytes=BYTES * 4 * 8000))
+    topology = replace(PAIR, device=replace(SMALL_DEVICE, memory_bytes=BYTES * 4 * 8000))
     job = {
         "graph": two_layers().to_json(), "batch": BATCH, "topology": topology.to_json(), "costs": None,
         "numbers_of_parameter": 4, "gradients": RING, "proposals": 5, "restarts": 3, "seed": 1,
@@ -498,7 +485,10 @@ def test_an_owner_sums_gradients_and_sends_the_weights_back() -> None:
     )
     assert search.describe_strategy(pair, starts.data_parallel(pair))["gradient_bytes"] == 2 * BYTES * 650
     four_devices = pose(
-        divide(perceptron(), BATCH), Topology(DEVICE, (LinkTier(4, 1000.0, 0.5),)), cost, gradients=MESSAGES
+        divide(perceptron(), BATCH),
+        Topology(SMALL_DEVICE, (LinkTier(4, 1000.0, 0.5),)),
+        cost,
+        gradients=MESSAGES,
     )
     # parts take half as long; three gradients one after the other into device 0, and three times the weights
     # out of it
@@ -513,7 +503,7 @@ def test_an_owner_sums_gradients_and_sends_the_weights_back() -> None:
 
 
 @pytest.mark.parametrize("gradients", GRADIENTS)
-@pytest.mark.parametrize("name", sorted(MODELS))
+@pytest.mark.parametrize("name", sorted(SMALL_MODELS))
 def test_simulation_equals_list_of_tasks(name: str, gradients: str) -> None:
     posed = pose_model(name, gradients=gradients)
     for seed in range(2):
@@ -522,7 +512,7 @@ def test_simulation_equals_list_of_tasks(name: str, gradients: str) -> None:
 
 
 @pytest.mark.parametrize("gradients", GRADIENTS)
-@pytest.mark.parametrize("name", sorted(MODELS))
+@pytest.mark.parametrize("name", sorted(SMALL_MODELS))
 def test_incremental_simulation_equals_full_one(name: str, gradients: str) -> None:
     """Times of every part are equal in ps; a rejected change leaves the state as it was."""
     posed = pose_model(name, gradients=gradients)
@@ -567,7 +557,7 @@ def test_incremental_simulation_equals_full_one(name: str, gradients: str) -> No
 def test_search_finds_optimum_of_small_model() -> None:
     posed = pose(
         divide(perceptron(), BATCH),
-        Topology(DEVICE, (LinkTier(2, 2000.0, 0.01),)),
+        Topology(SMALL_DEVICE, (LinkTier(2, 2000.0, 0.01),)),
         two_second_cost,
         bucket_bytes=(0, 0),
     )

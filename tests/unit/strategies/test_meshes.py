@@ -198,8 +198,7 @@ def test_note_names_the_suggested_mesh() -> None:
 
 
 @pytest.mark.parametrize(
-    ("model", "space"),
-    [("gpt-nano", ALL_SPACES), ("llama-moe-nano", MESH), ("llama-3-8b", MESH)],
+    ("model", "space"), [("gpt-nano", ALL_SPACES), ("llama-moe-nano", MESH), ("llama-3-8b", MESH)]
 )
 def test_layers_of_large_models_are_not_searched_by_default(model: str, space: str) -> None:
     assert build_question(model=model, batch_size=8, topology="h100", devices=8).space == space

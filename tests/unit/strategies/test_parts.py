@@ -6,13 +6,14 @@ from pathlib import Path
 import pytest
 
 from common.errors import InputError
-from declared.site import Site, load_site
+from declared.site import Site
 from models.messages import n_optimizer_states
 from models.named import graph
 from models.soap import divide
 from strategies import find, parts, starts
 from strategies.question import build_question
 from strategies.search import build_problem, step_seconds
+from support.installed_site import busy_site
 
 MODEL, DEVICES = ("lenet-5", (28, 28, 1), 10), 2
 
@@ -22,8 +23,7 @@ def site(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Site:
     """Return a site of this machine that other programs may also use."""
     monkeypatch.setenv("RINGSIDE_LOCK", str(tmp_path / "machine.lock"))
     monkeypatch.setattr("plan.timings.BUDGET_S", {"parts": 1.0, "messages": 1.0})
-    local = load_site("local")
-    return replace(local, cores=2, max_other_cpu_share=1, max_steal_share=1, time_limit_s=400)
+    return busy_site(time_limit_s=400)
 
 
 def test_parts_are_timed_once_and_searched(

@@ -1,7 +1,6 @@
 """Parts and messages are timed on this machine, and the plan has the strategies searched from that."""
 
 import json
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -25,6 +24,7 @@ from plan.timings import MESSAGES, Timing, planned_timings
 from runs import other_measurements
 from strategies import gather, measure, study_search
 from support.benchmarked import benchmark_rows
+from support.installed_site import busy_site
 from support.timed_parts import study_of
 
 NAME = "quickstart"
@@ -36,14 +36,7 @@ FROM_TABLES: dict[str, Any] = {"study": NAME, "site": "local", **TABLES, "out": 
 @pytest.fixture
 def site(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Site:
     monkeypatch.setenv("RINGSIDE_LOCK", str(tmp_path / "machine.lock"))
-    return replace(
-        load_site("local"),
-        cores=2,
-        max_other_cpu_share=1,
-        max_steal_share=1,
-        time_limit_s=120,
-        collective_max_bytes=65536,
-    )
+    return busy_site(collective_max_bytes=65536, time_limit_s=120)
 
 
 @pytest.fixture
@@ -126,11 +119,7 @@ def test_missing_timings_are_named_and_nothing_written(real: Any, results: Path,
     lines = gather.summary(tables)
     assert find_note(lines, "timings").facts == {"timings": 2, "ok": 0}
     parts = next(line for line in lines if "lenet-5" in line)
-    assert (parts.code, parts.facts["status"], parts.facts["reason"]) == (
-        "timing-not-ok",
-        "missing",
-        NOT_RUN,
-    )
+    assert (parts.code, parts.facts["status"], parts.facts["reason"]) == ("timing-not-ok", "missing", NOT_RUN)
     for name, table in tables.items():
         write_table(table, name, Path(f"{name}.csv"))
     write_table(line("all_reduce"), "network", Path("network.csv"))

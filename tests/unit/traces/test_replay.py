@@ -50,14 +50,7 @@ def test_a_step_by_hand():
     """
 
     def give(first, second):
-        return (
-            Work("a", first),
-            HandOver(0),
-            Work("a", second),
-            HandOver(1),
-            Wait((0, 1)),
-            Work(FINISH, 1),
-        )
+        return (Work("a", first), HandOver(0), Work("a", second), HandOver(1), Wait((0, 1)), Work(FINISH, 1))
 
     step = Step(
         (give(1, 2), give(2, 2)), (AllReduce(np.array([10.0, 10.0])), AllReduce(np.array([5.0, 6.0])))

@@ -294,11 +294,7 @@ def algorithms_note(runs: pd.DataFrame) -> str:
     comparison = f", of the others {range_text(accuracy_of_others)}" if not is_named.all() else ""
     text = f"Own algorithm: {join_names(frameworks)}; validation accuracy {range_text(accuracy)}{comparison}."
     return Note(
-        "own-algorithm",
-        text,
-        frameworks=frameworks,
-        accuracy=accuracy,
-        accuracy_of_others=accuracy_of_others,
+        "own-algorithm", text, frameworks=frameworks, accuracy=accuracy, accuracy_of_others=accuracy_of_others
     )
 
 

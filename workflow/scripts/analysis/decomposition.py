@@ -36,12 +36,7 @@ Levels = Mapping[str, Any]  # The levels of a cell.
 
 ACCUMULATION = "sync_every"
 TOTAL = "total"
-BENCHMARK_COLUMNS = (
-    "framework",
-    "nodes",
-    "device",
-    "bandwidth",
-)
+BENCHMARK_COLUMNS = ("framework", "nodes", "device", "bandwidth")
 NO_CONTRAST = Note(
     "no-contrast",
     "There is no contrast to decompose. This needs cells with and without gradient accumulation, all else "

@@ -323,10 +323,6 @@ def table(runs: pd.DataFrame) -> tables.Table:
         data,
         pd.DataFrame(display),
         notes,
-        left_aligned=[
-            title("training_loop"),
-            "devices",
-            "reads as",
-        ],
+        left_aligned=[title("training_loop"), "devices", "reads as"],
         rules_above=data.index[data["scaled"] != data["scaled"].shift()].tolist()[1:],
     )

@@ -67,10 +67,7 @@ def find_stragglers(runs: pd.DataFrame, phases: pd.DataFrame) -> pd.DataFrame:
     """Return the rows of the table, the slowest rank of each source first."""
     equal = successful(runs)
     equal = equal[equal["cpu_shares"].isna() & (equal["device"] != "hybrid") & (equal["ranks"] > 1)]
-    sources = {
-        "reference": list(reference_times(equal)),
-        "computation": list(computing_times(equal, phases)),
-    }
+    sources = {"reference": list(reference_times(equal)), "computation": list(computing_times(equal, phases))}
     n_tests = sum(len({unit for times in rounds for unit in times}) for rounds in sources.values())
     rows = [
         [host, rank, source, test.n_rounds, test.n_slow, test.ratio, test.p, _in_words(test, n_tests)]

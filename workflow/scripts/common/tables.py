@@ -37,11 +37,7 @@ MAX_COMPRESSION_RATIO = 100  # A small .gz file must not fill the memory. Tables
 OTHER_SEPARATORS = (";", "\t", "|")  # which spreadsheets use in CSV files in some languages
 BLOCK_BYTES = 2**24  # The longest line that Arrow reads.
 DTYPES = {"string": "str", "integer": "Int64", "number": "float64", "boolean": "boolean"}
-_CONVERT: dict[str, Callable[[str], Any]] = {
-    "integer": int,
-    "number": float,
-    "boolean": "true".__eq__,
-}
+_CONVERT: dict[str, Callable[[str], Any]] = {"integer": int, "number": float, "boolean": "true".__eq__}
 _PATTERNS = {
     "integer": re.compile(r"-?\d{1,18}"),
     "number": re.compile(r"-?\d+(\.\d*)?([eE][+-]?\d+)?"),

@@ -78,8 +78,7 @@ class CommandKeys(Keys):
         "(prefix or executable, setup, variables)"
     )
     variables: dict[VariableName, str] = key(
-        "further environment variables of the command; values may have placeholders",
-        default_factory=dict,
+        "further environment variables of the command; values may have placeholders", default_factory=dict
     )
     log: Maybe[str] = optional(
         "file with its step times, below the folder {output}, such as metrics.jsonl or logs/*.log; default: "
@@ -112,12 +111,10 @@ class CommandKeys(Keys):
         "devices that it trains on", default=("cpu", "cuda")
     )
     models: dict[Word, Positive] = key(
-        "further models that a study may name, with their numbers of parameters",
-        default_factory=dict,
+        "further models that a study may name, with their numbers of parameters", default_factory=dict
     )
     datasets: dict[Word, Positive] = key(
-        "further data sets that a study may name, with the samples of an epoch",
-        default_factory=dict,
+        "further data sets that a study may name, with the samples of an epoch", default_factory=dict
     )
     packages: tuple[str, ...] = key(
         "packages that tables show with their versions as its library, such as [torch]", default=()

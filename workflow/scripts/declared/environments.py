@@ -170,8 +170,7 @@ class EnvironmentKeys(Keys):
         default_factory=dict,
     )
     lock_excludes: Excluded = key(
-        "packages that a variant's lock omits although other packages require them",
-        default_factory=Excluded,
+        "packages that a variant's lock omits although other packages require them", default_factory=Excluded
     )
     wheels: tuple[Wheel, ...] = key(
         "wheels that a lock cannot hold, each verified by its own SHA-256", default=()
@@ -219,8 +218,7 @@ class InstalledKeys(Keys):
         default=(),
     )
     variables: Pairs[VariableName, str] = key(
-        "environment variables that it needs, such as LD_LIBRARY_PATH, or PATH with its mpirun",
-        default=(),
+        "environment variables that it needs, such as LD_LIBRARY_PATH, or PATH with its mpirun", default=()
     )
 
 

@@ -494,11 +494,7 @@ def panel_baselines(
 
 
 def _panel_baseline(
-    view: View,
-    panel_runs: pd.DataFrame,
-    runs: pd.DataFrame,
-    drawn_lines: DrawnLines,
-    placement: Placement,
+    view: View, panel_runs: pd.DataFrame, runs: pd.DataFrame, drawn_lines: DrawnLines, placement: Placement
 ) -> Baseline:
     """Return the baseline with these runs.
 

@@ -134,9 +134,7 @@ VALUES: Mapping[str, Value] = {
     "sharded_parallel": Value("ranks of a sharded axis", to_count, "sharded_parallel fsdp dp_shard"),
     "tensor_parallel": Value("ranks of a tensor axis", to_count, "tensor_parallel tp tensor_parallel_size"),
     "pipeline_parallel": Value(
-        "stages of a pipeline",
-        to_count,
-        "pipeline_parallel pipeline pp pipeline_parallel_size",
+        "stages of a pipeline", to_count, "pipeline_parallel pipeline pp pipeline_parallel_size"
     ),
     "context_parallel": Value("ranks that share a sequence", to_count, "context_parallel cp"),
     "seconds": Value(
@@ -147,10 +145,7 @@ VALUES: Mapping[str, Value] = {
         time=True,
     ),
     "epoch_s": Value(
-        "time of an epoch",
-        to_number,
-        "epoch_s epoch_time_s epoch_time epoch_seconds",
-        time=True,
+        "time of an epoch", to_number, "epoch_s epoch_time_s epoch_time epoch_seconds", time=True
     ),
     "run_s": Value("time to train", to_number, "run_s time_to_train time_to_train_s run_seconds", time=True),
     "samples_per_s": Value(
@@ -160,28 +155,20 @@ VALUES: Mapping[str, Value] = {
         "images/s images_per_second img/s sequences_per_s sequences/s",
     ),
     "tokens_per_s": Value(
-        "tokens/s of all devices",
-        to_number,
-        "tokens_per_s tokens_per_second tokens/s throughput_tokens_s",
+        "tokens/s of all devices", to_number, "tokens_per_s tokens_per_second tokens/s throughput_tokens_s"
     ),
     "device_tokens_per_s": Value(
-        "tokens/s of one device",
-        to_number,
-        "tps tokens_per_second_per_gpu tokens/s/gpu device_tokens_per_s",
+        "tokens/s of one device", to_number, "tps tokens_per_second_per_gpu tokens/s/gpu device_tokens_per_s"
     ),
     "sequence_length": Value(
-        "tokens of a sample",
-        to_count,
-        "sequence_length sequence seq_len seq_length seqlen",
+        "tokens of a sample", to_count, "sequence_length sequence seq_len seq_length seqlen"
     ),
     "samples_per_epoch": Value("samples of an epoch", to_count, "samples_per_epoch train_samples"),
     "parameters": Value("parameters of the model", to_number, "parameters n_parameters params n_params"),
     "gradient_bytes": Value("bytes of its gradients", to_number, "gradient_bytes"),
     "bandwidth_gbit_s": Value("link rate of a node in Gbit/s", to_number, "bandwidth_gbit_s"),
     "inside_bandwidth_gbit_s": Value(
-        "link rate inside a node in Gbit/s",
-        to_number,
-        "inside_bandwidth_gbit_s",
+        "link rate inside a node in Gbit/s", to_number, "inside_bandwidth_gbit_s"
     ),
     "device": Value("model of the devices", to_text, "device gpu accelerator device_model"),
     "hosts": Value("host names", to_text, "hosts host hostname"),

@@ -79,7 +79,4 @@ def local_variables() -> dict[str, str]:
 
     On other nodes the scheduler decides which accelerators a rank sees.
     """
-    return {
-        **kept_variables(),
-        **{name: os.environ[name] for name in HIDING_VARIABLES if name in os.environ},
-    }
+    return {**kept_variables(), **{name: os.environ[name] for name in HIDING_VARIABLES if name in os.environ}}

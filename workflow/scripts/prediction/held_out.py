@@ -73,8 +73,7 @@ KINDS = ("nodes", "batch size", "link rate", "corner", "strategy")
 ALL = "all that was left out"
 _percent_text = partial(tables.change, decimals=1)
 EMULATED = Note(
-    "emulated",
-    "Nodes are emulated: this tests the methods on the loopback of one machine, not on a network.",
+    "emulated", "Nodes are emulated: this tests the methods on the loopback of one machine, not on a network."
 )
 
 

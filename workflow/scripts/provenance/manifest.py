@@ -30,14 +30,7 @@ OLD_FOLDER = "old"
 REBUILD_HINT = "rerun snakemake figures"
 REMOVE_HINT = "remove it and run snakemake figures"
 # Libraries on which last digits and pixels depend.
-LIBRARIES = (
-    "matplotlib",
-    "numpy",
-    "pandas",
-    "scipy",
-    "snakemake",
-    "statsmodels",
-)
+LIBRARIES = ("matplotlib", "numpy", "pandas", "scipy", "snakemake", "statsmodels")
 
 
 def build_manifest(

@@ -81,11 +81,7 @@ def read_planned_record(run_folder: Path, planned_run: PlannedRun, site: str) ->
     if record["status"] == RunStatus.BROKEN:
         reason = record["reason"]
         raise InputError(
-            "broken-file",
-            f"is broken ({reason})",
-            file=file,
-            got=reason,
-            hint=repeat_hint(run_folder),
+            "broken-file", f"is broken ({reason})", file=file, got=reason, hint=repeat_hint(run_folder)
         )
     if difference := find_contradiction(record, planned_run, site):
         problem = f"is not of this run, or was changed by hand: {difference}"

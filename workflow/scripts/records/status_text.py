@@ -236,13 +236,7 @@ def to_json(state: CampaignStatus) -> str:
         state, dict_factory=lambda fields: {JSON_KEYS.get(key, key): value for key, value in fields}
     )
     return json.dumps(
-        {
-            **content,
-            "done": state.done,
-            "begun": state.has_begun,
-            "ended": state.is_complete,
-        },
-        indent=2,
+        {**content, "done": state.done, "begun": state.has_begun, "ended": state.is_complete}, indent=2
     )
 
 

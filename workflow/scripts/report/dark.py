@@ -5,10 +5,7 @@ import colorsys
 from matplotlib.colors import to_hex, to_rgb
 
 PAPER = "#171717"  # Background of the dark page.
-LIGHTEST, DARKEST = (
-    0.88,
-    0.55,
-)  # Lightness of lines in HLS; at DARKEST the contrast with PAPER is above 3.
+LIGHTEST, DARKEST = (0.88, 0.55)  # Lightness of lines in HLS; at DARKEST the contrast with PAPER is above 3.
 LUMINANCE = (0.2126, 0.7152, 0.0722)  # Weights of linear red, green and blue.
 
 

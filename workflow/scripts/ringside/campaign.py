@@ -19,8 +19,7 @@ def plan(
     study: Study = "",
     site: Site = "",
     block: Annotated[
-        int | None,
-        typer.Option(min=1, metavar="N", help="Only one block of the design.", show_default=False),
+        int | None, typer.Option(min=1, metavar="N", help="Only one block of the design.", show_default=False)
     ] = None,
     no_memory: Annotated[
         bool, typer.Option("--no-memory", help="Do not estimate memory (about one second per cell).")

@@ -69,8 +69,7 @@ def import_(
         Literal["step", "run"] | None, option("The time of a step (default), or of the run to its target.")
     ] = None,
     warmup_steps: Annotated[
-        int | None,
-        option("Number of warm-up steps in logs; default: detected.", metavar="N", min=0),
+        int | None, option("Number of warm-up steps in logs; default: detected.", metavar="N", min=0)
     ] = None,
     accept: Annotated[list[str] | None, option("Accept findings with this code.", metavar="CODE")] = None,
     replace: Annotated[

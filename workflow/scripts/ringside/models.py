@@ -110,8 +110,7 @@ def predict(
     ] = None,
     price: Annotated[float | None, option("Price of a node hour, in any currency.", metavar="AMOUNT")] = None,
     min_gain: Annotated[
-        float | None,
-        option("Share of the ideal that a doubling must gain (default 0.7).", metavar="X"),
+        float | None, option("Share of the ideal that a doubling must gain (default 0.7).", metavar="X")
     ] = None,
     measurable: Annotated[
         int | None,
@@ -194,8 +193,7 @@ def strategies(
     ] = None,
     seed: Annotated[int | None, option("Seed of random numbers (default 1).", metavar="N")] = None,
     measure: Annotated[
-        bool,
-        option("Time the model's parts on this machine's device instead of using data sheets."),
+        bool, option("Time the model's parts on this machine's device instead of using data sheets.")
     ] = False,
     space: Annotated[
         str | None,
@@ -203,8 +201,7 @@ def strategies(
     ] = None,
     out: Stem = None,
     chakra: Annotated[
-        Path | None,
-        option("Also write a step as Chakra execution traces, for ASTRA-sim.", metavar="FOLDER"),
+        Path | None, option("Also write a step as Chakra execution traces, for ASTRA-sim.", metavar="FOLDER")
     ] = None,
     strategy: Annotated[
         str | None,

@@ -188,11 +188,7 @@ def describe_trial(trial: Mapping[str, Any]) -> str:
 
 
 def measure_search(
-    site: Site,
-    search: BatchSearch,
-    environment: BuiltEnvironment,
-    _launcher: Launcher,
-    attempt_folder: Path,
+    site: Site, search: BatchSearch, environment: BuiltEnvironment, _launcher: Launcher, attempt_folder: Path
 ) -> dict[str, Any]:
     """Search in the attempt's folder, and return the fields that only records of searches have."""
     trials, started_at = Trials(site, search, environment, attempt_folder), time.time()
@@ -217,11 +213,7 @@ def measure_search(
     }
 
 
-KIND = other_measurements.MeasurementKind(
-    "batch_search",
-    planned_searches,
-    measure_search,
-)
+KIND = other_measurements.MeasurementKind("batch_search", planned_searches, measure_search)
 
 
 def main(*, study: str, site: str, search: str, key: str, out: Path) -> None:

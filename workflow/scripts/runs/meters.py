@@ -158,11 +158,7 @@ def _fill_column(table: Path, column: str, values: Sequence[float | None]) -> No
 
 
 def idle_power(
-    results: Path,
-    session: str,
-    site: Site,
-    spec: Mapping[str, Any],
-    environment: BuiltEnvironment,
+    results: Path, session: str, site: Site, spec: Mapping[str, Any], environment: BuiltEnvironment
 ) -> dict[str, float | None] | None:
     """Return the mean idle power in W of a GPU, a machine's CPU packages and a node, or None without a meter.
 
@@ -196,10 +192,7 @@ def _has_packages() -> bool:
 
 
 def _measure_idle_power(
-    folder: Path,
-    site: Site,
-    spec: Mapping[str, Any],
-    environment: BuiltEnvironment,
+    folder: Path, site: Site, spec: Mapping[str, Any], environment: BuiltEnvironment
 ) -> dict[str, Any]:
     """Return the content of idle.json: time, hosts, mean power in W by scope, and all meters."""
     launcher = launch.make_step_launcher(site, spec, environment, "idle")

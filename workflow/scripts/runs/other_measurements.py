@@ -157,11 +157,7 @@ def read_result(folder: Path) -> dict[str, Any] | None:
 
 
 def judge_measurement(
-    outcome: Outcome,
-    result: Mapping[str, Any] | None,
-    site: Site,
-    hosts: Sequence[str],
-    log: Path,
+    outcome: Outcome, result: Mapping[str, Any] | None, site: Site, hosts: Sequence[str], log: Path
 ) -> Verdict:
     """Decide the status of a collective benchmark or a timing; `hosts` are the nodes on which it was started.
 

@@ -333,10 +333,7 @@ def inaccessible_to_job(event: Mapping[str, Any]) -> Note | None:
     if not number:
         return None
     # For launchers in JOB_OPTIONS, profiles/LAUNCHER/submit sends the output of jobs to .snakemake/LAUNCHER/.
-    logs = [
-        *map(Path, event["log"]),
-        *(Path(".snakemake", name, f"{number}.txt") for name in JOB_OPTIONS),
-    ]
+    logs = [*map(Path, event["log"]), *(Path(".snakemake", name, f"{number}.txt") for name in JOB_OPTIONS)]
     if path := next(filter(None, (find_inaccessible_path(read_end(log)) for log in logs)), None):
         return path
     return None if any(log.exists() for log in logs) else slurm.inaccessible_folder_reason(number)

@@ -101,11 +101,7 @@ def earlier_times(results: Path, run_geometry: str, environment_digest: str) -> 
 
 
 def run_benchmark(
-    folder: Path,
-    spec: Mapping[str, Any],
-    modules: Sequence[str],
-    environment: BuiltEnvironment,
-    site: Site,
+    folder: Path, spec: Mapping[str, Any], modules: Sequence[str], environment: BuiltEnvironment, site: Site
 ) -> ReferenceTime:
     """Run the benchmark once.
 

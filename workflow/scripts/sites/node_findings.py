@@ -77,12 +77,7 @@ def node_findings(reports: Sequence[Report], site: Site, python: str, version: s
             f"{file}: scratch: name a folder that every node has, or remove the key",
         )
     if site.setup:
-        yield check(
-            "setup",
-            "all lines run",
-            _setup,
-            f"{file}: setup: correct the line",
-        )
+        yield check("setup", "all lines run", _setup, f"{file}: setup: correct the line")
     if site.device == "cuda":
         yield check(
             "devices",
@@ -112,12 +107,7 @@ def node_findings(reports: Sequence[Report], site: Site, python: str, version: s
             if without_fuse
             else ok("fuse", "images are opened in place")
         )  # fmt: skip
-        yield check(
-            "binds",
-            "are there",
-            _binds,
-            f"{file}: binds: name folders that every node has",
-        )
+        yield check("binds", "are there", _binds, f"{file}: binds: name folders that every node has")
     if site.launcher != "local":
         yield check_file_locks(reports)
         yield check_clocks(reports)

@@ -172,10 +172,7 @@ def check_virtual(site: Site) -> None:
         "launcher": (site.launcher, running.scheduler),
         "nodes": (site.nodes, running.nodes),
         "bandwidth_bytes_s": (site.bandwidth_bytes_s, running.bandwidth_bytes_s),
-        "cpu_share": (
-            list(site.cpu_shares) or site.cpu_share,
-            list(node_shares) or common_share,
-        ),
+        "cpu_share": (list(site.cpu_shares) or site.cpu_share, list(node_shares) or common_share),
         "devices_per_node": (site.devices_per_node, running.gpus_per_node),
     }
     for key, (value, actual) in comparisons.items():

@@ -190,11 +190,7 @@ def all_answers(question: SearchQuestion) -> tuple[list[dict[str, Any]], list[No
     if question.space == SOAP:
         return answers, []
     rows, note = meshes.plan_meshes(
-        question.graph,
-        question.topology,
-        question.batch,
-        question.precision,
-        question.numbers_of_parameter,
+        question.graph, question.topology, question.batch, question.precision, question.numbers_of_parameter
     )
     return [*answers, *rows], [note]
 

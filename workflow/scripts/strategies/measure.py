@@ -18,11 +18,7 @@ NO_TIMES: dict[str, Any] = {"parts": [], "layers": [], "updates": [], "empty_upd
 
 
 def measure_timing(
-    site: Site,
-    timing: Timing,
-    environment: BuiltEnvironment,
-    launcher: Launcher,
-    attempt_folder: Path,
+    site: Site, timing: Timing, environment: BuiltEnvironment, launcher: Launcher, attempt_folder: Path
 ) -> dict[str, Any]:
     """Time once in the attempt's folder, and return what only the record of a timing has."""
     settings = timing.spec(site)

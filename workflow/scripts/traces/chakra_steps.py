@@ -148,10 +148,7 @@ def _in_order(
 
 
 def _is_ready(
-    computed: dict[int, list[Computed]],
-    summed: dict[int, list[Times]],
-    position: dict[int, int],
-    turn: int,
+    computed: dict[int, list[Computed]], summed: dict[int, list[Times]], position: dict[int, int], turn: int
 ) -> bool:
     """Return whether each rank has computed all that ended before it started an all-reduce."""
     return all(

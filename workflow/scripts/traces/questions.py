@@ -166,12 +166,7 @@ def links(faster: float, retime: Retime, **answer: Any) -> Question:
 
 def half_the_bytes(retime: Retime) -> Question:
     """Ask for gradients in 16 bits: messages of half the size, without cost of conversion."""
-    return Question(
-        "16 bits",
-        "gradients in 16 bits",
-        "converting costs nothing",
-        change_messages(retime),
-    )
+    return Question("16 bits", "gradients in 16 bits", "converting costs nothing", change_messages(retime))
 
 
 def hidden() -> Question:

@@ -268,7 +268,7 @@ def _legend_handles(data: pd.DataFrame, bands: pd.DataFrame, is_steal_visible: b
             marker="o",
             markersize=1.8,
             markeredgewidth=0,
-        ),
+        )
     ]
     if len(bands) <= blocks.MAX_BANDS:
         handles.append(Line2D([], [], label="mean of a block", color=style.INK, linewidth=1.0))

@@ -137,11 +137,7 @@ def draw(records: Records, _spec: FigureSpec) -> tuple[Figure, captions.Caption]
         "" if (network["status"] == "ok").all() else missing_benchmarks_note(network),
         omission_note if len(panel_levels) < len(all_panels) else "",
     ]
-    notes = [
-        HOW_TO_READ.format(factors_text(network)),
-        link_rates_text(network),
-        setup_note(network),
-    ]
+    notes = [HOW_TO_READ.format(factors_text(network)), link_rates_text(network), setup_note(network)]
     return grid.figure, captions.split_caption(sentences, notes, keep_first=[lead, placement])
 
 

@@ -110,12 +110,7 @@ def draw(records: Records, _spec: FigureSpec) -> tuple[Figure, captions.Caption]
         PARTIAL_NOTE if names != methods else "",
         EMULATED if conditions.is_emulated(runs) else "",
     ]
-    return figure, captions.compose_caption(
-        runs,
-        *sentences,
-        endnotes=[HOW_TO_READ],
-        with_intervals=False,
-    )
+    return figure, captions.compose_caption(runs, *sentences, endnotes=[HOW_TO_READ], with_intervals=False)
 
 
 def _draw_ratios(ax: Axes, x: pd.Series, ratios: pd.Series, top: float, series: Series) -> None:

@@ -59,13 +59,7 @@ def llama(
         name = f"block{block}"
         y = model.rms_norm(x, name=f"{name}_norm1")
         y = model.attention(
-            y,
-            heads,
-            causal=True,
-            key_heads=key_heads,
-            rotary=rotary,
-            bias=False,
-            name=f"{name}_attention",
+            y, heads, causal=True, key_heads=key_heads, rotary=rotary, bias=False, name=f"{name}_attention"
         )
         x = model.add(x, y, name=f"{name}_add1")
         y = model.rms_norm(x, name=f"{name}_norm2")

@@ -21,11 +21,7 @@ from typing import Any, TypeVar
 POWERCAP = Path("/sys/class/powercap")
 SCOPES = ("device", "package", "node")
 #: scopes that include every device that trains, the widest first
-COMPLETE_SCOPES = {
-    "cpu": ("node", "package"),
-    "cuda": ("node", "device"),
-    "hybrid": ("node",),
-}
+COMPLETE_SCOPES = {"cpu": ("node", "package"), "cuda": ("node", "device"), "hybrid": ("node",)}
 MAX_ERROR_SHARE = 0.1  # share of a window's energy
 MAX_GAP_SAMPLES = 20  # A longer gap between two power samples invalidates the integral.
 POWER_SAMPLE_S = 1.0  # between two lines of power.csv

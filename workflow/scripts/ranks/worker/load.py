@@ -38,10 +38,7 @@ def _processes() -> dict[int, tuple[int, float]]:
     for number in filter(str.isdecimal, os.listdir("/proc")):
         with contextlib.suppress(OSError):
             fields = Path("/proc", number, "stat").read_bytes().rpartition(b")")[2].split()
-            processes[int(number)] = (
-                int(fields[1]),
-                sum(map(int, fields[11:15])) / os.sysconf("SC_CLK_TCK"),
-            )
+            processes[int(number)] = (int(fields[1]), sum(map(int, fields[11:15])) / os.sysconf("SC_CLK_TCK"))
     return processes
 
 

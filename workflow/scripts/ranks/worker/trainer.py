@@ -18,10 +18,7 @@ from ranks.worker.process import versions
 ON_DEMAND = "each batch is read when it is needed"
 UNFUSED = "two matrix products and a softmax"
 # What the backward pass recomputes, by the level of checkpointing.
-RECOMPUTED = {
-    "blocks": "blocks are recomputed",
-    "selective": "blocks are recomputed except products",
-}
+RECOMPUTED = {"blocks": "blocks are recomputed", "selective": "blocks are recomputed except products"}
 TIMED = "the fastest of those timed in the first steps"
 HEURISTIC = "by heuristics"
 NONE = "none"

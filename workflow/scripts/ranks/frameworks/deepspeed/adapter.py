@@ -97,10 +97,7 @@ def configuration(context: Context, stage: int, n_parameters: int) -> dict[str, 
             "reduce_bucket_size": min(n_parameters, DEFAULT_BUCKET_SIZE),
         },
         "zero_allow_untested_optimizer": True,
-        "torch_autocast": {
-            "enabled": levels["precision"] == AMP and not is_bfloat16,
-            "dtype": "bfloat16",
-        },
+        "torch_autocast": {"enabled": levels["precision"] == AMP and not is_bfloat16, "dtype": "bfloat16"},
     }
     if is_bfloat16:
         settings["bf16"] = {

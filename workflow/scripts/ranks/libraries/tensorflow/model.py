@@ -26,12 +26,7 @@ ACTIVATIONS = {
     "gelu_tanh": partial(tf.nn.gelu, approximate=True),
 }  # Keras knows the others by name
 #: names of a layer's weights that differ from those in a graph, except for depthwise kernels
-WEIGHTS = {
-    "scale": "gamma",
-    "offset": "beta",
-    "mean": "moving_mean",
-    "variance": "moving_variance",
-}
+WEIGHTS = {"scale": "gamma", "offset": "beta", "mean": "moving_mean", "variance": "moving_variance"}
 
 
 def build(graph: Graph) -> Any:

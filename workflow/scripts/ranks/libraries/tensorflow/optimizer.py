@@ -24,11 +24,7 @@ class AdamW(keras.optimizers.legacy.Adam):  # type: ignore[name-defined]
 
 def keras_optimizer(levels: dict[str, Any], rate: float) -> Any:
     """Return SGD with momentum, Adam (Kingma & Ba 2015) or AdamW."""
-    adam = {
-        "beta_1": levels["adam_beta1"],
-        "beta_2": levels["adam_beta2"],
-        "epsilon": levels["adam_epsilon"],
-    }
+    adam = {"beta_1": levels["adam_beta1"], "beta_2": levels["adam_beta2"], "epsilon": levels["adam_epsilon"]}
     match levels["optimizer"]:
         case "adam":
             return keras.optimizers.legacy.Adam(rate, **adam)
