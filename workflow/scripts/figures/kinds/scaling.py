@@ -309,18 +309,13 @@ def _left_out_estimates_note(rows: pd.DataFrame) -> str:
     return Note("estimates-left-out", text, deviations=left_out.to_dict())
 
 
-def device_counts(rows: pd.DataFrame) -> list[int]:
-    """Return the levels of the axis: the devices of the rows, and 1 unless all baselines have more."""
-    begins_later = bool((rows["baseline_n_devices"] > 1).all())
-    return sorted({*rows["n_devices"], *([] if begins_later else [1])})
-
-
 def place_size_series(rows: pd.DataFrame, series: Sequence[Series]) -> Placement:
-    """Return the axis of devices of the rows, and where the series stand on it.
+    """Return the axis of devices of the rows, and of 1 unless all baselines have more, with its series.
 
     On an axis of doublings offsets are small, because the ideal is higher at a marker that is moved.
     """
-    axis = lines.number_axis(device_counts(rows), len(series))
+    begins_later = bool((rows["baseline_n_devices"] > 1).all())
+    axis = lines.number_axis(sorted({*rows["n_devices"], *([] if begins_later else [1])}), len(series))
     offsets = marks.dodge_offsets([one_series.name for one_series in series], axis.gap)
     largest = max(map(abs, offsets.values()), default=0.0)
     if axis.doubling and largest > MAX_OCTAVES:
@@ -361,18 +356,13 @@ def axis_top(rows: pd.DataFrame, column: str) -> float:
     return float(1.06 * max(largest, min(ideal, MAX_IDEAL_REACH * max(largest, unit))))
 
 
-def ideal_ratios(column: str, n_devices: np.ndarray, baseline_devices: float) -> np.ndarray:
-    """Return the ideal speed-up or efficiency at these numbers of devices."""
-    unit = RATIOS[column].multiplier
-    return lines.ideal_values(n_devices, unit, baseline_devices, RATIOS[column].ideal_exponent)
-
-
 def ideal_lines(column: str, axis: LevelAxis, rows: pd.DataFrame) -> list[np.ndarray]:
     """Return positions and values, [2, n], of an ideal for each number of devices that baselines have."""
-    ideals = []
+    ideals, ratio = [], RATIOS[column]
     for fewest in sorted(set(rows["baseline_n_devices"].dropna())):
         n_devices = np.linspace(max(fewest, min(axis.positions)), max(axis.positions), lines.IDEAL_POINTS)
-        ideals.append(np.array([axis.position(n_devices), ideal_ratios(column, n_devices, fewest)]))
+        values = lines.ideal_values(n_devices, ratio.multiplier, fewest, ratio.ideal_exponent)
+        ideals.append(np.array([axis.position(n_devices), values]))
     return ideals
 
 

@@ -50,10 +50,7 @@ REST_NOTE = Note(
     "rest-interval",
     "Rest: epoch time beyond computation; black lines: interval of where it begins.",
 )
-ONE_DEVICE_NOTE = Note(
-    "one-device-computes",
-    "On one device all epoch time counts as computation.",
-)
+ONE_DEVICE_NOTE = Note("one-device-computes", "On one device all epoch time counts as computation.")
 NO_SINGLE_DEVICE_CELL = Note(
     "no-cell-on-one-device",
     "no cell on one device was measured with the same framework, model, data set, local batch and treatment",

@@ -240,15 +240,15 @@ def time_axis(ran: pd.DataFrame) -> Time:
     long = lengths > CUT_FROM * (total - lengths.sum())
     if long.sum() > MAX_CUTS:
         long[:] = False
-    draw_cuts = gaps[long]
-    hours = np.concatenate([[0.0], draw_cuts.ravel(), [total]])
+    cuts = gaps[long]
+    hours = np.concatenate([[0.0], cuts.ravel(), [total]])
     lasts = np.diff(hours)
     lasts[1::2] = (
         CUT_WIDTH[len(ran) > RUNS_IN_COLUMN]
         * (total - lengths[long].sum())
         / math.ceil(len(ran) / RUNS_IN_ROW)
     )
-    return Time(hours, np.concatenate([[0.0], np.cumsum(lasts)]), draw_cuts)
+    return Time(hours, np.concatenate([[0.0], np.cumsum(lasts)]), cuts)
 
 
 def axis_unit(time: Time) -> tuple[float, str]:
