@@ -31,7 +31,7 @@ if CAMPAIGN.is_measuring:
     include: "rules/runs.smk"
 
 
-if CAMPAIGN.mode != "published" or CAMPAIGN.combined:
+if CAMPAIGN.mode != "published" or CAMPAIGN.is_combined:
 
     include: "rules/records.smk"
 

@@ -7,13 +7,14 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from analysis import anova, answers, effects, tables
+from analysis import anova, answers, decomposition, effects, tables
 from analysis.cell_means import estimate_means
 from analysis.contrasts import ON_AVERAGE, Contrast, contrasts_by_factor, rank_levels
 from analysis.evidence import Evidence
 from analysis.records import read_runs, read_timing_runs
 from common.files import CHECKOUT
 from common.notes import Note, codes, find_note
+from common.tables import read_table
 from support.synthetic import designed_campaign, write_frames
 
 
@@ -29,6 +30,20 @@ def estimate(row: pd.Series) -> tables.Estimate:
 
 def best_note(answered: answers.Answer) -> Note:
     return find_note(answered.main, "best-level")
+
+
+def test_saved_all_reduces_are_those_of_the_decomposition() -> None:
+    folder = CHECKOUT / "docs" / "campaigns" / "quickstart"
+    runs = read_timing_runs(folder / "runs.csv")
+    parts = decomposition.table(runs, read_table(folder / "network.csv.gz", "network")).data
+    values = {"effects": effects.table(runs).data, "anova": anova.table(runs).data}
+    question = answers.Question(("framework", "sync_every"))
+    main = answers.answer_sentences(Evidence(runs, {**values, "decomposition": parts}), question).main
+    saved = find_note(main, "saved-all-reduces").facts
+    assert saved["network_s"] == [-parts["network_s"].max(), -parts["network_s"].min()]
+    assert codes(main).index("saved-all-reduces") == codes(main).index("recovered") + 1
+    unknown = answers.answer_sentences(Evidence(runs, values), question).main
+    assert "saved-all-reduces" not in codes(unknown)
 
 
 def test_best_level_is_of_the_first_factor_in_question(runs: pd.DataFrame) -> None:

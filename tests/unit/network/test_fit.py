@@ -4,6 +4,7 @@ import numpy as np
 import pandas as pd
 import pytest
 
+from analysis import tables
 from common.notes import codes, find_note
 from common.schemas import schema
 from common.tables import write_table
@@ -127,6 +128,14 @@ def test_each_collective_has_its_own_rows(network):
     assert find_note(table.notes, "how-fitted").facts == {"factors": factors}
     assert "faster-than-link" not in codes(table.notes)
     assert "collective" not in fit.table(network).data, "tables of all-reduce alone are as they were"
+
+
+def test_a_poor_fit_shows_no_latency_and_bandwidth(network):
+    table = fit.table(network.assign(seconds=network["seconds"].where(network["bytes"] != 2**20, 9.0)))
+    assert (table.data["deviation"].dropna() > fit.MAX_FIT_DEVIATION).all()
+    fitted = [name for name in table.display if name.startswith(("latency", "bandwidth"))]
+    assert len(fitted) == 2 and (table.display[fitted] == tables.DASH).all(axis=None)
+    assert "rough-fits" in codes(table.notes)
 
 
 def test_without_the_links_rate_no_share_is_shown(network):

@@ -93,6 +93,7 @@ SUPPLEMENT = r"""\documentclass[10pt,twocolumn]{article}
 %s
 \end{document}
 """
+_PDF_WIDTH = re.compile(rb"/MediaBox \[ ?0 0 ([\d.]+)")  # in points
 BIBLIOGRAPHY = "\\bibliographystyle{unsrt}\n\\bibliography{references}\n"
 
 
@@ -439,7 +440,8 @@ def write_sources(facts: Facts, figure_stems: Sequence[Path], table_stems: Seque
         InputError: If main.tex has another LaTeX class than the study's paper.
     """
     document.check_class(out / "main.tex", facts.study.paper.class_name)
-    captions = {stem.name: read_caption(stem) for stem in figure_stems}
+    # LaTeX keeps figures in order: a narrow one after wide ones would wait for them and leave a column empty.
+    captions = {stem.name: read_caption(stem) for stem in sorted(figure_stems, key=_is_wide)}
     read_tables = {stem.name: tables.read(stem) for stem in table_stems}
     floats = Floats(
         {name: caption for name, caption in captions.items() if not content.why_not_drawn(caption)},
@@ -464,6 +466,12 @@ def write_sources(facts: Facts, figure_stems: Sequence[Path], table_stems: Seque
         write_text(out / "tables" / f"{stem.name}.tex", link(text, contents, in_supplement))
     datasets = {name: find_dataset(name) for name in facts.runs["dataset"].unique()}
     write_text(out / "references.bib", references({name: entry for name, entry in datasets.items() if entry}))
+
+
+def _is_wide(figure: Path) -> bool:
+    """Return whether a figure, without its suffix, is wider than a column of the page."""
+    width = _PDF_WIDTH.search(Path(f"{figure}.pdf").read_bytes())
+    return not width or float(width[1]) > 1.1 * tables.COLUMN_PT
 
 
 def link(text: str, contents: PaperContents, in_supplement: bool = False) -> str:
