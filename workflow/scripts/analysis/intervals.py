@@ -27,7 +27,7 @@ ESTIMATE_COLUMNS = ["value", "low", "high", "n"]
 
 @dataclass(frozen=True)
 class Estimate:
-    """A value with its confidence interval.
+    """A value with its confidence interval, or a prediction with its band.
 
     Attributes:
         value: The estimate; NaN without data.

@@ -186,7 +186,7 @@ def read(base: str, other_campaign: str) -> Compared:
     Raises:
         InputError: If a folder has no runs.csv or no successful run, or if no cell can be compared.
     """
-    files = [table_in(folder, key) for key, folder in (("BASE", base), ("OTHER", other_campaign))]
+    files = [runs_csv_of(folder, key) for key, folder in (("BASE", base), ("OTHER", other_campaign))]
     runs = [read_timing_runs(file) for file in files]
     for file, frame in zip(files, runs, strict=True):
         if successful(frame).empty:
@@ -206,8 +206,8 @@ def names(base: str, other_campaign: str) -> tuple[str, str]:
     return (first, second) if first != second else (f"{first} (base)", f"{second} (other)")
 
 
-def table_in(folder: str, key: str) -> Path:
-    """Return the runs.csv of a campaign.
+def runs_csv_of(folder: str, key: str) -> Path:
+    """Return the path of the runs.csv of a campaign.
 
     Args:
         folder: The campaign's folder, or the name of a study.

@@ -32,7 +32,7 @@ from common.errors import InputError
 from common.notes import Note
 from common.text import number_of
 from comparison.changes import log_ratios
-from comparison.matched import table_in
+from comparison.matched import runs_csv_of
 from declared.factors import N_DEVICES, NODES_AND_DEVICES, factor_names
 from declared.imported import campaign_name
 from declared.references import PublishedCell, Reference, load_reference
@@ -270,7 +270,7 @@ def compare_with_reference(campaign: str, name: str, margin: float) -> None:
         InputError: If one of the two does not exist, or no cell can be compared.
     """
     reference, short_name = load_reference(name), campaign_name(campaign)
-    table = make_table(read_timing_runs(table_in(campaign, "BASE")), short_name, reference, margin)
+    table = make_table(read_timing_runs(runs_csv_of(campaign, "BASE")), short_name, reference, margin)
     stem = Path("results", "comparison", f"{short_name}--{name}", "published")
     tables.write(table, stem)
     lines = [note for note in table.notes if isinstance(note, Note) and note.code in PRINTED_NOTES]

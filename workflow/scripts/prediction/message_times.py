@@ -6,8 +6,8 @@
 with p ranks on N nodes; for all-reduce, leaves and sent are 2 (N - 1) / N and 2 (p - 1) / p
 (models.collectives has the other collectives). g, the number of rounds, is p - 1 for a ring and log2 p for a
 tree (Thakur, Rabenseifner & Gropp, Int. J. High Perform. Comput. Appl. 19, 2005, section 4.5), and constant
-for point-to-point messages. 1 / link is the share of the rate that messages reach. A scale is a number of
-nodes and ranks and a link rate.
+for point-to-point messages. 1 / link is the share of the rate that messages reach. Here, a scale includes
+the rate of the links: it is a number of nodes, of ranks, and a rate.
 
 The fit chooses how latency, link and processors make up the time of a message, and tries in this order:
 latency plus the larger of the others (parts of a message are processed while others travel); the sum of all;

@@ -1,4 +1,4 @@
-"""Draw errors of predicted epoch times of cells left out of the fit: one column per method."""
+"""Draw errors of predicted epoch times of cells held out of the fit: one column per method."""
 
 import textwrap
 
@@ -36,15 +36,15 @@ MARKER_SIZE = 2.2
 IMPOSSIBLE = "below 0 s"
 SPREAD = 0.6  # share of a column's width that its markers take
 LEAD = (
-    "Errors of epoch times predicted for cells left out of the fit, by method. Above: mean absolute error (%)"
+    "Errors of epoch times predicted for cells held out of the fit, by method. Above: mean absolute error (%)"
 )
 INTERVAL_PHRASE = "and its 95 % interval"
 HOW_TO_READ = (
-    "Each marker is a cell on several nodes, once per time it was left out. The axis is logarithmic. "
+    "Each marker is a cell on several nodes, once per time it was held out. The axis is logarithmic. "
     "Intervals: bootstrap over cells. Shaded band: 1.96 times the pooled coefficient of variation of a "
     "cell's mean."
 )
-NOTHING_PREDICTED = Note("nothing-predicted", "no cell was left out and predicted")
+NOTHING_PREDICTED = Note("nothing-predicted", "no cell was held out and predicted")
 PARTIAL_NOTE = Note("methods-of-some-cells", "*: not all cells; compare in the table `prediction`.")
 
 
