@@ -6,6 +6,7 @@ there is nothing to do.
 """
 
 import gc
+import importlib.metadata
 import logging
 import os
 import sys
@@ -42,6 +43,7 @@ from sites import disturbance
 from sites.readiness import check_builds, check_bundle, check_launch, node_paths
 
 STATE = Path(".snakemake")
+TESTED_MAJOR_VERSION = 9  # of Snakemake, whose API changes with each major version
 LOGGER = "snakemake.logging"
 TOOL_ENVIRONMENTS = {"extra_p": "extrap", "found": "planner"}  # rule -> the environment that it needs
 Result = TypeVar("Result")
@@ -75,10 +77,26 @@ def prepare_process(checkout: Path, scripts: Path, plans: bool) -> None:
     os.environ["PYTHONPATH"] = str(scripts)
     os.environ["PATH"] = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
     open_streams()
+    exit_on_input_error(lambda: check_snakemake(importlib.metadata.version("snakemake")))
     exit_on_input_error(lambda: _check_folder(checkout))
     if plans:
         exit_on_input_error(lambda: ownership.raise_if_unwritable(STATE))
     exit_on_input_error(lambda: read_config(checkout / "config" / "config.yaml"))
+
+
+def check_snakemake(version: str) -> None:
+    """Raise InputError for a major version of Snakemake that Ringside was not tested with.
+
+    `min_version` in the Snakefile refuses older ones.
+    """
+    if int(version.partition(".")[0]) > TESTED_MAJOR_VERSION:
+        raise InputError(
+            "unsupported-version",
+            f"this is Snakemake {version}",
+            file="snakemake",
+            expected=f"9.20 or a later version of {TESTED_MAJOR_VERSION}",
+            hint="call `./ringside run`, or activate .venv, which has such a version",
+        )
 
 
 def _check_folder(checkout: Path) -> None:
