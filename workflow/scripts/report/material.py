@@ -90,6 +90,7 @@ class Material:
         left_out: The reason why a figure or table has no content, by what the page calls it.
         phases: Rows of phases.csv; empty without traced runs.
         network: Rows of network.csv; empty without a collective benchmark.
+        runs_csv: The text of runs.csv.
     """
 
     study: Study
@@ -105,6 +106,7 @@ class Material:
         default_factory=lambda: pd.DataFrame(columns=list(schema("phases")["properties"]))
     )
     network: pd.DataFrame = field(default_factory=pd.DataFrame)
+    runs_csv: str = ""
 
     @cached_property
     def figure_specs(self) -> list[FigureSpec]:
