@@ -131,16 +131,20 @@ def ranked_levels(material: Material, factor: str, rankings: Sequence[Ranking]) 
         "ratio",
         "p (Holm)",
     ]
+    shown = rankings[:MAX_ROWS]
+    means = [material.response_means.cell_mean(ranking.cells[0]).times(multiplier) for ranking in shown]
     rows = [
         [
             ranking.context,
             level_text(ranking.levels[0]),
-            tables.interval(material.response_means.cell_mean(ranking.cells[0]).times(multiplier)),
-            level_text(ranking.lead.before) if ranking.lead else tables.DASH,
-            tables.ratio(ranking.lead.ratio) if ranking.lead else tables.DASH,
-            tables.p_value(ranking.lead.p) if ranking.lead else tables.DASH,
+            mean,
+            *(
+                (level_text(lead.before), tables.ratio(lead.ratio), tables.p_value(lead.p))
+                if (lead := ranking.lead)
+                else [tables.DASH] * 3
+            ),
         ]
-        for ranking in rankings[:MAX_ROWS]
+        for ranking, mean in zip(shown, tables.intervals(means), strict=True)
     ]
     n_omitted = len(rankings) - MAX_ROWS
     caption = (
