@@ -131,8 +131,8 @@ def ranked_levels(material: Material, factor: str, rankings: Sequence[Ranking]) 
         "ratio",
         "p (Holm)",
     ]
-    shown = rankings[:MAX_ROWS]
-    means = [material.response_means.cell_mean(ranking.cells[0]).times(multiplier) for ranking in shown]
+    listed = rankings[:MAX_ROWS]
+    means = [material.response_means.cell_mean(ranking.cells[0]).times(multiplier) for ranking in listed]
     rows = [
         [
             ranking.context,
@@ -144,7 +144,7 @@ def ranked_levels(material: Material, factor: str, rankings: Sequence[Ranking]) 
                 else [tables.DASH] * 3
             ),
         ]
-        for ranking, mean in zip(shown, tables.intervals(means), strict=True)
+        for ranking, mean in zip(listed, tables.intervals(means), strict=True)
     ]
     n_omitted = len(rankings) - MAX_ROWS
     caption = (
