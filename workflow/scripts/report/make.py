@@ -52,7 +52,7 @@ from report.material import (
 )
 from report.packing import block, json_element, json_text
 from report.page_table import PageTable
-from report.text import clean
+from report.text import clean, replace_names
 from report.twelve_rules import Verdict
 
 PAGE, STYLE, PROGRAMS = (
@@ -69,7 +69,6 @@ LONG_ROWS = 15
 MAX_OPEN_FIGURES = 4  # Figures shown unfolded: the first one, then the paper's, except tall ones.
 TALL_PX = 700
 OPEN_TABLES = ("cells", "effects")
-NAMED = re.compile(r"(?:\b[Tt]he )?\b(?P<kind>[Tt]able|[Ff]igure) `(?P<name>[\w-]+)`")
 CODE = re.compile(r"`([^`<>]+)`")
 FIRST_NUMBER = re.compile(r"[−-]?\d[\d,]*(?:\.\d+)?(?:e[−+-]?\d+)?")
 OVERVIEW = FigureSpec("overview", "overview")  # The table of runs has its series and colours.
@@ -321,11 +320,11 @@ def link_names(text: str, numbers: Mapping[str, int]) -> Markup:
         numbers: Numbers of tables and figures by anchor, such as table-cells.
     """
 
-    def link(named: re.Match[str]) -> str:
-        anchor, kind = f"{named['kind'].lower()}-{named['name']}", named["kind"].capitalize()
-        return f'<a href="#{anchor}">{kind} {numbers[anchor]}</a>' if anchor in numbers else named[0]
+    def link(kind: str, name: str) -> str | None:
+        anchor = f"{kind}-{name}"
+        return f'<a href="#{anchor}">{kind.capitalize()} {numbers[anchor]}</a>' if anchor in numbers else None
 
-    linked = NAMED.sub(link, str(escape(text)))
+    linked = replace_names(str(escape(text)), link)
     return Markup(CODE.sub(r"<code>\1</code>", linked))  # noqa: S704 (escaped above)
 
 
