@@ -172,6 +172,14 @@ def test_simultaneous_intervals_exclude_1_where_p_is_small(measured):
     assert display[row] == tables.ratio(Estimate(*bounds))
 
 
+def test_intervals_of_a_column_have_equal_decimals() -> None:
+    precise, coarse = Estimate(0.192, 0.181, 0.204), Estimate(0.697, 0.592, 0.821)
+    assert tables.intervals([coarse])[0] == "0.70 [0.59, 0.82]"
+    assert tables.intervals([precise, precise, coarse])[2] == "0.697 [0.592, 0.821]"
+    texts = tables.intervals([precise, Estimate(1250, 1130, 1370)])
+    assert texts == ["0.192 [0.181, 0.204]", "1250 [1130, 1370]"], "magnitudes differ"
+
+
 @pytest.mark.parametrize(
     ("estimate", "text"),
     [

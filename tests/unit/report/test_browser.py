@@ -13,6 +13,7 @@ from typing import Any
 
 import pytest
 
+from figures import style
 from report import every_run
 from support.opened_page import element, open_page, painted, resize, texts, undisturbed, wait
 from support.synthetic import campaign
@@ -207,6 +208,29 @@ def test_a_phone_shows_all_without_moving_sideways(opened: Any, page: Path) -> N
         <= PHONE["width"]
     )
     assert opened.execute_script("return document.documentElement.scrollWidth") <= PHONE["width"]
+
+
+def test_phone_keeps_legend_and_row_names_in_sight(driver: Any, in_folder: Callable[..., Any]) -> None:
+    campaign_files = in_folder(*campaign())
+    figure = style.new_figure(style.PAGE_INCHES, 2)
+    first, second = figure.subplots(1, 2, sharey=True)
+    for axes in (first, second):
+        axes.barh(["one row", "another row"], [1, 2], label="start-up")
+        axes.set_title("a panel\nof two lines")
+    figure.legend(handles=first.containers, loc="outside upper center")
+    style.save(figure, campaign_files.figures[1])
+    driver.execute_cdp_cmd("Emulation.setDeviceMetricsOverride", PHONE)
+    open_page(driver, campaign_files.report())
+    name = campaign_files.figures[1].name
+    driver.execute_script(f"document.querySelector('details#figure-{name}')?.setAttribute('open', '')")
+    wait(driver, f"document.querySelector('#figure-{name} .names')")
+    assert texts(driver, f"#figure-{name} .picture .legend > span") == ["start-up"]
+    driver.execute_script(f"document.querySelector('#figure-{name} .picture').scrollLeft = 200")
+    picture, names, legend = driver.execute_script(
+        f"return ['img', '.names', '.picture .legend'].map((part) => {{ const box = document.querySelector("
+        f"`#figure-{name} ${{part}}`).getBoundingClientRect(); return [box.left, box.right]; }})"
+    )
+    assert picture[0] < 0 < names[0] < names[1] < legend[1] <= PHONE["width"]
 
 
 def test_it_prints_with_all_runs(opened: Any) -> None:

@@ -241,6 +241,7 @@ def test_the_answer_has_the_numbers_of_the_tables(page: Page, campaign_files) ->
     assert find_note(main, "usable-runs").facts == facts
     n_several = int(((material.ok["nodes"] > 1) & material.ok["placement"].eq("emulated")).sum())
     assert (main[0].code, main[0].facts) == ("emulated-nodes", {"runs": n_several})
+    assert find_note(marks, "nodes-emulated").facts == main[0].facts
     assert all(mark in section for mark in marks)
 
 
@@ -312,6 +313,14 @@ def test_tables_are_there_with_notes_and_sources(page: Page, campaign_files) -> 
     assert source["csv"] == (campaign_files.results / "tables" / "cells.csv").read_text()
     notes = tables.read(campaign_files.results / "tables" / "cells").below
     assert notes and all(note in page.text for note in notes)
+    assert json.loads(page.unpacked("source-runs"))["csv"] == campaign_files.runs_csv.read_text()
+
+
+def test_constant_number_of_runs_is_no_column(in_folder) -> None:
+    equal = in_folder(*campaign(failures={})).material().tables["cells"]
+    unequal = in_folder(*campaign()).material().tables["cells"]
+    assert "n" in equal.table.display and "n" not in make.page_table(equal).header
+    assert "n" in make.page_table(unequal).header
 
 
 def test_how_to_reproduce_names_commit_changes_and_seeds(page: Page, campaign_files) -> None:

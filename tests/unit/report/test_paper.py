@@ -22,6 +22,7 @@ from common.errors import InputError
 from common.files import CHECKOUT
 from common.notes import Note, codes, find_note
 from common.tables import read_table
+from common.text import first_sentence
 from declared.datasets import load_dataset
 from declared.figure_specs import FigureSpec
 from declared.paper import Paper
@@ -45,7 +46,7 @@ from report.findings import (
     state_finding,
     variation_note,
 )
-from report.latex import cited, first_sentence, keys_of, link_names, references, to_latex
+from report.latex import cited, keys_of, link_names, references, to_latex
 from report.methods import method_notes, write_methods, write_reproducibility
 from report.threats import MAX_WARNINGS, threat_notes, write_threats
 from support.synthetic import campaign, write_frames

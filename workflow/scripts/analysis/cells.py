@@ -135,7 +135,9 @@ def table(runs: pd.DataFrame, response: Response = EPOCH_TIME) -> tables.Table:
             bounds = (
                 data[[f"{listed.column}_{part}" for part in ("mean", "low", "high")]] * listed.unit_multiplier
             )
-            texts = [tables.interval(Estimate(*row), listed.digits) for row in bounds.itertuples(index=False)]
+            texts = tables.intervals(
+                (Estimate(*row) for row in bounds.itertuples(index=False)), listed.digits
+            )
             display[listed.label] = pd.Series(texts, data.index).mask(ran_out, OUT_OF_MEMORY_MARK).tolist()
         if listed == EPOCH_TIME and f"{TIME}_cv" in data:
             display["median (s)"] = _median_texts(data)
@@ -168,10 +170,9 @@ def table(runs: pd.DataFrame, response: Response = EPOCH_TIME) -> tables.Table:
 def _median_texts(data: pd.DataFrame) -> list[str]:
     """Return the median of each cell with its interval; without one, it has as many digits as the mean."""
     texts = tables.interval_texts(data, f"{TIME}_median")
-    means = data[[f"{TIME}_{part}" for part in ("mean", "low", "high")]].itertuples(index=False)
+    rows = data[[f"{TIME}_{part}" for part in ("median", "low", "high")]].itertuples(index=False)
+    as_precise_as_means = tables.intervals(Estimate(*row) for row in rows)
     return [
-        tables.with_error(middle, tables.half_width(Estimate(*mean))) if math.isnan(low) else text
-        for text, middle, low, mean in zip(
-            texts, data[f"{TIME}_median"], data[f"{TIME}_median_low"], means, strict=True
-        )
+        precise.partition(" ")[0] if math.isnan(low) else text
+        for text, precise, low in zip(texts, as_precise_as_means, data[f"{TIME}_median_low"], strict=True)
     ]

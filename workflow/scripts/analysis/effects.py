@@ -312,7 +312,10 @@ def table(runs: pd.DataFrame, margin: float | None = None, response: Response = 
             "runs-compared",
             [
                 conditions.run_counts_note(runs),
-                "n: number of runs compared, before and after the arrow; means are of these runs.",
+                "n: number of runs compared, before and after the arrow; means are of these runs."
+                if set(pd.concat([data["from_n"], data["to_n"]]))
+                != set(successful(runs)["cell"].value_counts())
+                else "",
             ],
         ),
         conditions.paragraph(

@@ -2,7 +2,7 @@
 
 import math
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
@@ -486,6 +486,26 @@ def ratio(estimate: Estimate) -> str:
     return f"{value} [{low}, {high}]"
 
 
+def intervals(estimates: Iterable[Estimate], digits: int = 3) -> list[str]:
+    """Return `interval` of each estimate, with the decimals of most of them.
+
+    If some of these decimals differ by more than one, the values differ in magnitude and keep their own.
+    """
+    texts = [(estimate, interval(estimate, digits)) for estimate in estimates]
+    own_decimals = [
+        len(text.partition(" ")[0].partition(".")[2])
+        for estimate, text in texts
+        if math.isfinite(estimate.value)
+    ]
+    if not own_decimals or max(own_decimals) - min(own_decimals) > 1 or any("e" in text for _, text in texts):
+        return [text for _, text in texts]
+    n_decimals = max(sorted(set(own_decimals)), key=own_decimals.count)
+    return [
+        interval_with_decimals(estimate, n_decimals) if math.isfinite(estimate.value) else text
+        for estimate, text in texts
+    ]
+
+
 def _unlike_one(bound: float) -> str | None:
     """Return a bound with the fewest decimals that differ from 1; None if it is 1 to rounding."""
     texts = (f"{bound:.{places}f}" for places in range(MAX_BOUND_DECIMALS))
@@ -493,9 +513,9 @@ def _unlike_one(bound: float) -> str | None:
 
 
 def interval_texts(data: pd.DataFrame, name: str, factor: float = 1.0) -> list[str]:
-    """Return `interval` of the columns name, name_low and name_high times `factor`, by row."""
+    """Return `intervals` of the columns name, name_low and name_high times `factor`, by row."""
     bounds = factor * _bounds(data, name)
-    return [interval(Estimate(*row)) for row in bounds.itertuples(index=False)]
+    return intervals(Estimate(*row) for row in bounds.itertuples(index=False))
 
 
 def mean_texts(data: pd.DataFrame, name: str, ratio: str, factor: float = 1.0) -> list[str]:

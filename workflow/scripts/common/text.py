@@ -69,6 +69,11 @@ def split_sentences(text: str) -> list[str]:
     return _END_OF_SENTENCE.split(text)
 
 
+def first_sentence(text: str) -> str:
+    """Return the first sentence of a text, up to a full stop before a capital letter, without that stop."""
+    return re.split(r"\.\s+(?=[A-Z])", " ".join(text.split()), maxsplit=1)[0].rstrip(".")
+
+
 def end_sentence(text: str) -> str:
     """Return a text with a full stop at its end, unless it ends with a mark of its own."""
     text = text.rstrip()

@@ -19,7 +19,8 @@ from report.material import Material
 from report.page_table import PageTable
 from report.results import note_heading
 
-OVERALL = "Uncertainty"  # heading of notes on all factors that come after those on one
+OVERALL = "Uncertainty"
+OVERALL_CODES = ("open-comparisons", "nothing-tested", "usable-runs")  # codes of the notes below OVERALL
 MAX_ROWS = 30  # Most rows of the ranking.
 MAX_MEANS_ROWS, MAX_MEANS_COLUMNS = 12, 8  # A larger table of means is too large to stand open.
 
@@ -30,7 +31,7 @@ class AnswerSection:
 
     Attributes:
         main: A note that nodes are emulated, if they are; the main notes of the answer; the number of usable
-            runs.
+            runs, if it is not all.
         reading: How to read them.
         means: The mean of each level of the first factor in question at each setting; None for large designs.
         further: Further notes, folded after the main figure.
@@ -44,13 +45,15 @@ class AnswerSection:
     tables: list[PageTable] = field(default_factory=list)
 
     @property
-    def paragraphs(self) -> list[tuple[str, Note]]:
-        """The main notes, the first one of each subject with its heading, others with ""."""
-        paragraphs, previous = [], ""
-        for note in self.main:
-            heading = note_heading(note) or (OVERALL if previous else "")
-            paragraphs.append((heading if heading != previous else "", note))
-            previous = heading
+    def paragraphs(self) -> list[tuple[str, str]]:
+        """Heading and text: first all notes without a heading, then each other note, headings only once."""
+        headings = [OVERALL if note.code in OVERALL_CODES else note_heading(note) for note in self.main]
+        opening = [note for heading, note in zip(headings, self.main, strict=True) if not heading]
+        paragraphs, previous = [("", " ".join(opening))], ""
+        for heading, note in zip(headings, self.main, strict=True):
+            if heading:
+                paragraphs.append((heading if heading != previous else "", note))
+                previous = heading
         return paragraphs
 
 
@@ -61,7 +64,8 @@ def build_answer_section(material: Material) -> AnswerSection:
     evidence = gather_evidence(study, material.runs_with_response, data, lambda: material.epochs)
     answer = answer_question(study, evidence)
     emulated = conditions.emulated_nodes_note(material.every_run)
-    main = [*filter(None, [emulated]), *answer.main, conditions.usable_runs_note(material.every_run)]
+    usable = conditions.usable_runs_note(material.every_run)
+    main = [*filter(None, [emulated]), *answer.main, *([usable] if usable.facts["causes"] else [])]
     if material.ok.empty:
         return AnswerSection(main)
     by_factor = contrasts_by_factor(evidence.runs, material.data("effects"), material.data("anova"), response)
@@ -127,16 +131,20 @@ def ranked_levels(material: Material, factor: str, rankings: Sequence[Ranking]) 
         "ratio",
         "p (Holm)",
     ]
+    listed = rankings[:MAX_ROWS]
+    means = [material.response_means.cell_mean(ranking.cells[0]).times(multiplier) for ranking in listed]
     rows = [
         [
             ranking.context,
             level_text(ranking.levels[0]),
-            tables.interval(material.response_means.cell_mean(ranking.cells[0]).times(multiplier)),
-            level_text(ranking.lead.before) if ranking.lead else tables.DASH,
-            tables.ratio(ranking.lead.ratio) if ranking.lead else tables.DASH,
-            tables.p_value(ranking.lead.p) if ranking.lead else tables.DASH,
+            mean,
+            *(
+                (level_text(lead.before), tables.ratio(lead.ratio), tables.p_value(lead.p))
+                if (lead := ranking.lead)
+                else [tables.DASH] * 3
+            ),
         ]
-        for ranking in rankings[:MAX_ROWS]
+        for ranking, mean in zip(listed, tables.intervals(means), strict=True)
     ]
     n_omitted = len(rankings) - MAX_ROWS
     caption = (

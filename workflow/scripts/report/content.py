@@ -3,8 +3,8 @@
 from collections.abc import Mapping
 
 from analysis.tables import Table
+from common.text import first_sentence
 from figures.captions import NOT_DRAWN
-from report.latex import first_sentence
 
 
 def why_not_drawn(caption: str) -> str | None:

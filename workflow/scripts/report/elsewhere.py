@@ -66,7 +66,6 @@ def facts(imported: Imported, runs: pd.DataFrame) -> list[tuple[str, str]]:
         ("imported by", f"Ringside {version}" if (version := imported.description.ringside) else ""),
         ("epoch", epoch_note(imported, runs)),
         ("devices", conditions.join_names(distinct_names(runs, "devices"))),
-        ("circumstances", conditions.circumstances_note(runs)),
         ("links in a node", " or ".join(f"{rate / 1e9:g} GB/s" for rate in inside)),
         ("libraries", conditions.join_names(distinct_names(runs, "library_version"))),
     ]

@@ -7,12 +7,13 @@ from typing import Any
 
 from common.latex import latex_text
 from common.notes import Note
+from common.text import first_sentence
 from report.checkout import citation
+from report.text import replace_names
 
 BIBLIOGRAPHY = Path(__file__).with_name("references.bib")
 _ENTRY = re.compile(r"^@\w+\{(?P<key>[^,\s]+),.*?^\}", re.MULTILINE | re.DOTALL)
 _KEYWORDS = re.compile(r"^\s*keywords\s*=\s*\{(?P<names>[^}]*)\}", re.MULTILINE)
-_NAMED = re.compile(r"(?:\b[Tt]he )?\b(?P<kind>[Tt]able|[Ff]igure) `(?P<name>[^`\s]+)`")
 _CODE = re.compile(r"(?<!`)`(?P<code>[^`'\s]+)`(?!`)")  # no quotation marks
 _FIELD = {
     name: re.compile(rf"^\s*{name}\s*=\s*\{{(?P<value>.*)\}},$", re.MULTILINE) for name in ("author", "year")
@@ -58,14 +59,14 @@ def link_names(source: str, labels: Collection[str], elsewhere: Mapping[str, str
         elsewhere: What figures and tables of another document are called, such as `Table S3`, by label.
     """
 
-    def refer(named: re.Match[str]) -> str:
-        kind, name = "fig" if named["kind"].lower() == "figure" else "tab", named["name"].replace(r"\_", "_")
-        label = f"{kind}:{name}"
+    def refer(kind: str, name: str) -> str | None:
+        prefix, plain_name = "fig" if kind == "figure" else "tab", name.replace(r"\_", "_")
+        label = f"{prefix}:{plain_name}"
         if label in labels:
-            return see(kind, name)
-        return elsewhere[label].replace(" ", "~", 1) if elsewhere and label in elsewhere else named[0]
+            return see(prefix, plain_name)
+        return elsewhere[label].replace(" ", "~", 1) if elsewhere and label in elsewhere else None
 
-    return _CODE.sub(r"\\texttt{\g<code>}", _NAMED.sub(refer, source))
+    return _CODE.sub(r"\\texttt{\g<code>}", replace_names(source, refer))
 
 
 def paragraph(heading: str, sentences: Iterable[str]) -> str:
@@ -110,11 +111,6 @@ def figure_environment(name: str, caption: str) -> str:
             "",
         ]
     )
-
-
-def first_sentence(caption: str) -> str:
-    """Return the first sentence of a caption without its full stop."""
-    return re.split(r"\.\s+(?=[A-Z])", " ".join(caption.split()), maxsplit=1)[0].rstrip(".")
 
 
 def references(datasets: Mapping[str, Mapping[str, Any]]) -> str:

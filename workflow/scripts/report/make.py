@@ -52,7 +52,7 @@ from report.material import (
 )
 from report.packing import block, json_element, json_text
 from report.page_table import PageTable
-from report.text import clean
+from report.text import clean, replace_names
 from report.twelve_rules import Verdict
 
 PAGE, STYLE, PROGRAMS = (
@@ -66,9 +66,9 @@ MAX_REASONS = 50
 RUNS_PER_REASON = 3
 PAGE_ROWS = 10  # The page's program shows tables of more than LONG_ROWS rows in pages of this length.
 LONG_ROWS = 15
-MAX_OPEN_FIGURES = 4  # Figures shown unfolded: the first one, then the paper's.
+MAX_OPEN_FIGURES = 4  # Figures shown unfolded: the first one, then the paper's, except tall ones.
+TALL_PX = 700
 OPEN_TABLES = ("cells", "effects")
-NAMED = re.compile(r"(?:\b[Tt]he )?\b(?P<kind>[Tt]able|[Ff]igure) `(?P<name>[\w-]+)`")
 CODE = re.compile(r"`([^`<>]+)`")
 FIRST_NUMBER = re.compile(r"[−-]?\d[\d,]*(?:\.\d+)?(?:e[−+-]?\d+)?")
 OVERVIEW = FigureSpec("overview", "overview")  # The table of runs has its series and colours.
@@ -129,6 +129,7 @@ def render_page(
         seeds=design.seeds(runs),
         source=elsewhere.source_note(imported) if imported else "",
         source_tables=[elsewhere.accepted(imported), elsewhere.files(imported)] if imported else [],
+        circumstances=conditions.circumstances_note(runs),
         facts=elsewhere.facts(imported, runs) if imported else site_and_software.facts(material.site, runs),
         software=site_and_software.software(runs),
         sessions=site_and_software.sessions(runs),
@@ -157,8 +158,11 @@ def render_page(
             for suffix, data in picture.files.items()
         },
         sources={
-            table.name: block(json_text(anonymizer.scrub_all({"csv": table.csv})))
-            for table in material.tables.values()
+            name: block(json_text(anonymizer.scrub_all({"csv": csv})))
+            for name, csv in (
+                *((table.name, table.csv) for table in material.tables.values()),
+                ("runs", material.runs_csv),
+            )
         },
         reasons=failure_reasons(material),
         repeated=conditions.join_names(material.every_run.query("attempt > 1")["run_id"].tolist()),
@@ -167,6 +171,7 @@ def render_page(
         missing=missing_cells(runs),
         out_of_memory=out_of_memory_cells(runs),
         status_counts=count_statuses(runs),
+        measured=site_and_software.measured_when(runs),
         reproduction=site_and_software.reproduction(campaign, material.site, source, state),
         browsers=BROWSERS,
         versions=carried.versions,
@@ -217,9 +222,10 @@ def order_pictures(material: Material) -> list[Picture]:
 
 def open_figures(material: Material) -> set[str]:
     """Return the names of the figures that are shown unfolded."""
-    names = [picture.name for picture in material.pictures]
-    chosen = [name for name in material.study.paper.chosen_figures(material.figure_specs) if name in names]
-    return set(list(dict.fromkeys([*names[:1], *chosen]))[:MAX_OPEN_FIGURES])
+    first = [picture.name for picture in material.pictures[:1]]
+    low = {picture.name for picture in material.pictures if picture.height <= TALL_PX}
+    chosen = [name for name in material.study.paper.chosen_figures(material.figure_specs) if name in low]
+    return set(list(dict.fromkeys([*first, *chosen]))[:MAX_OPEN_FIGURES])
 
 
 def sort_key(text: str) -> str:
@@ -288,8 +294,11 @@ def order_comparisons(table: StageTable, answer_factors: Sequence[str]) -> Stage
 
 
 def page_table(table: StageTable) -> PageTable:
-    """Return the page's form of a table of an earlier stage."""
+    """Return the page's form of a table of an earlier stage, without `n` if a note has the only number."""
     frame = table.table.display
+    has_legend = any("n: " in note for note in table.table.notes)
+    if "n" in frame and frame["n"].nunique() == 1 and not has_legend:
+        frame = frame.drop(columns="n")
     rows = [list(row) for row in frame.itertuples(index=False, name=None)]
     return PageTable(
         table.table.title,
@@ -311,11 +320,11 @@ def link_names(text: str, numbers: Mapping[str, int]) -> Markup:
         numbers: Numbers of tables and figures by anchor, such as table-cells.
     """
 
-    def link(named: re.Match[str]) -> str:
-        anchor, kind = f"{named['kind'].lower()}-{named['name']}", named["kind"].capitalize()
-        return f'<a href="#{anchor}">{kind} {numbers[anchor]}</a>' if anchor in numbers else named[0]
+    def link(kind: str, name: str) -> str | None:
+        anchor = f"{kind}-{name}"
+        return f'<a href="#{anchor}">{kind.capitalize()} {numbers[anchor]}</a>' if anchor in numbers else None
 
-    linked = NAMED.sub(link, str(escape(text)))
+    linked = replace_names(str(escape(text)), link)
     return Markup(CODE.sub(r"<code>\1</code>", linked))  # noqa: S704 (escaped above)
 
 
@@ -366,6 +375,7 @@ def read_material(
         phases=current_rows(records.table("phases"), records.every_run),
         network=records.table("network"),
         specs=specs,
+        runs_csv=records.runs_csv.read_text(encoding="utf-8"),
     )
 
 

@@ -17,10 +17,12 @@ from analysis.responses import with_response
 from analysis.tables import Table
 from common.errors import InputError
 from common.schemas import schema
+from common.text import first_sentence
 from declared.figure_specs import FigureSpec
 from declared.responses import RESPONSES, Response
 from declared.site import Site
 from declared.study import Study
+from figures.captions import read_caption
 from report.text import clean
 
 LARGE_SVG_BYTES = 300_000  # The PNG replaces a larger SVG if it is smaller.
@@ -53,16 +55,15 @@ class Picture:
     endnotes: str = ""
     files: Mapping[str, bytes] = field(default_factory=dict)
 
-    @cached_property
-    def first_sentence(self) -> str:
-        """Return the first sentence of the caption."""
-        end = self.caption.find(". ")
-        return self.caption[: end + 1] if end >= 0 else self.caption
+    @property
+    def alternative(self) -> str:
+        """Return what readers who do not see the picture get instead: the first sentence of its caption."""
+        return f"{first_sentence(self.caption)}."
 
     @property
     def heading(self) -> str:
-        """Return the first sentence up to its colon."""
-        return self.first_sentence.split(": ")[0].rstrip(".:")
+        """Return the first sentence of the caption up to its colon."""
+        return first_sentence(self.caption).split(": ")[0]
 
 
 @dataclass(frozen=True)
@@ -90,6 +91,7 @@ class Material:
         left_out: The reason why a figure or table has no content, by what the page calls it.
         phases: Rows of phases.csv; empty without traced runs.
         network: Rows of network.csv; empty without a collective benchmark.
+        runs_csv: The text of runs.csv.
     """
 
     study: Study
@@ -105,6 +107,7 @@ class Material:
         default_factory=lambda: pd.DataFrame(columns=list(schema("phases")["properties"]))
     )
     network: pd.DataFrame = field(default_factory=pd.DataFrame)
+    runs_csv: str = ""
 
     @cached_property
     def figure_specs(self) -> list[FigureSpec]:
@@ -201,7 +204,7 @@ def read_picture(stem: Path, scrub: Callable[[str], str] = str) -> Picture:
     The image is the PNG if the SVG is large and the PNG smaller. If `scrub` changes the SVG, PNG and PDF are
     left out, because they contain the same text.
     """
-    caption, _, endnotes = clean(_read(Path(f"{stem}.caption.md")).strip()).partition("\n\n")
+    caption = read_caption(stem)
     vector = Path(f"{stem}.svg")
     original = _read(vector)
     scrubbed = scrub(original)
@@ -219,8 +222,8 @@ def read_picture(stem: Path, scrub: Callable[[str], str] = str) -> Picture:
         image,
         round(width_in * PIXELS_PER_INCH),
         round(height_in * PIXELS_PER_INCH),
-        caption,
-        endnotes,
+        clean(" ".join(caption.below)),
+        clean(" ".join(caption.endnotes)),
         files,
     )
 

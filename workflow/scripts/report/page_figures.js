@@ -334,6 +334,56 @@ function draw_near() {
   for (const box of document.querySelectorAll("[data-figure]")) if (box.querySelector(".live") && is_shown(box.querySelector(".live")) && !drawn_figures.has(box)) near.observe(box);
 }
 
+// On a phone, where a wide picture moves sideways in its frame, its legend is text above it, and the names of its rows stay in sight.
+// Swatches and names are cut out of the picture, at the places (in points) that its SVG, written by Matplotlib, gives them.
+
+const PHONE = matchMedia("(max-width: 45rem)");
+const PHONE_PICTURE_PX = 672; // as in page.css
+
+function picture_layout(svg) {
+  const numbers = (text) => (text.match(/-?[\d.]+/g) ?? []).map(Number);
+  const at = (element, name) => Number(element.getAttribute(name));
+  const texts = [...svg.querySelectorAll("text")];
+  const is_legend = (text) => text.closest("g[id^=legend]") !== null;
+  const entries = texts.filter(is_legend).map((text) => {
+    const em = parseFloat(text.style.fontSize);
+    const xs = [];
+    for (let part = text.closest("g[id^=text]").previousElementSibling; part && !part.id.startsWith("text"); part = part.previousElementSibling) {
+      part.querySelectorAll(":scope > path").forEach((path) => xs.push(...numbers(path.getAttribute("d")).filter((_, index) => index % 2 === 0)));
+      part.querySelectorAll("use").forEach((mark) => xs.push(at(mark, "x") - em / 2, at(mark, "x") + em / 2));
+    }
+    const left = Math.min(...xs) - 1;
+    return { label: text.textContent, bottom: at(text, "y") + em / 3, box: xs.length ? [left, at(text, "y") - 1.05 * em, Math.max(...xs) + 1 - left, 1.4 * em] : null };
+  });
+  const bottom = Math.max(0, ...entries.map((entry) => entry.bottom));
+  const base = (text) => (text.hasAttribute("y") ? at(text, "y") : numbers(text.getAttribute("transform"))[1]); // lines of a title are moved
+  const is_on_top = texts.every((text) => is_legend(text) || base(text) > bottom);
+  const panels = [...svg.querySelectorAll("g[id^=axes]")].map((axes) => [axes, numbers(axes.querySelector("path").getAttribute("d"))[0]]);
+  const left = Math.min(...panels.map(([, start]) => start));
+  const has_names = ([axes, start]) => start > left + 1 && [...axes.querySelectorAll("text[x]")].some((text) => text.style.textAnchor === "end" && at(text, "x") < start);
+  const [, , width, height] = numbers(svg.getAttribute("viewBox"));
+  return { entries, width, height, top: is_on_top ? bottom : 0, left: panels.length && !panels.some(has_names) ? left - 1 : 0 };
+}
+
+const keep_in_sight = once(async (frame) => {
+  const picture = frame.querySelector("img");
+  const text = await unpack(`file-${frame.closest("[data-figure]").dataset.figure}.svg`);
+  const { entries, width, height, top, left } = picture_layout(new DOMParser().parseFromString(text, "image/svg+xml").documentElement);
+  const scale = Math.min(picture.getAttribute("width"), PHONE_PICTURE_PX) / width;
+  const cut = (className, x, y, w, h) => {
+    const part = make("span", { className, attributes: { "aria-hidden": "true" } });
+    Object.assign(part.style, { width: `${w * scale}px`, height: `${h * scale}px`, background: `#fff url("${picture.src}") ${-x * scale}px ${-y * scale}px / ${width * scale}px auto no-repeat` });
+    return part;
+  };
+  const legend = entries.map(({ label, box }) => make("span", {}, ...(box ? [cut("cut", ...box)] : []), label));
+  frame.prepend(...(legend.length ? [make("div", { className: "legend" }, ...legend)] : []), ...(left > 0 ? [cut("names", 0, top, left, height - top)] : []));
+  frame.style.setProperty("--top", `${top * scale}px`);
+});
+
+function keep_shown() {
+  if (PHONE.matches) document.querySelectorAll(".picture.wide").forEach((frame) => { if (is_shown(frame)) keep_in_sight(frame); });
+}
+
 function files_of_figures() {
   const types = { svg: "image/svg+xml", png: "image/png", pdf: "application/pdf" };
   for (const button of document.querySelectorAll("[data-save]")) {

@@ -75,6 +75,8 @@ try {
   await sort_shown();
   document.documentElement.dataset.ready = "table";
   draw_near();
+  keep_shown();
+  PHONE.addEventListener("change", keep_shown);
   chart = await chart_of_runs(table);
   document.documentElement.dataset.ready = "all";
 } catch (error) {

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from analysis.level_words import title
 from declared.factors import factor_names
 
-MAX_UNWRAPPED = 36  # Characters; longer cells are wrapped.
+MAX_UNWRAPPED = 44  # Characters; longer cells are wrapped.
 BROAD_FROM = 130  # Characters of a row, with COLUMN_GAP between columns.
 COLUMN_GAP = 2
 MAX_PHONE_COLUMNS = 10  # A phone hides secondary columns of tables with more.

@@ -69,6 +69,7 @@ function folding() {
     if (event.target.open && !prints && event.target.querySelector) {
       sort_shown(event.target);
       draw_near();
+      keep_shown();
     }
   }, true);
   const open_target = () => {

@@ -32,7 +32,7 @@ from common.files import write_text, written_whole
 from common.notes import Note
 from common.options import run_program
 from common.tables import read_results, read_table
-from common.text import end_sentence, split_sentences
+from common.text import end_sentence, first_sentence, split_sentences
 from declared.datasets import find_dataset
 from declared.figure_specs import FigureSpec, from_json
 from declared.paper import DEFAULT_CLASS
@@ -47,7 +47,7 @@ from report.checkout import State
 from report.drafts import draft_texts
 from report.facts import MEANS, Facts
 from report.findings import find_effect_note, refer_to_figure, state_finding
-from report.latex import cited, figure_environment, first_sentence, link_names, references, see, to_latex
+from report.latex import cited, figure_environment, link_names, references, see, to_latex
 from report.methods import (
     constant_table,
     framework_table,

@@ -21,7 +21,8 @@ SIGNS = {GOOD: "✓", BAD: "✗", UNKNOWN: "?"}
 
 APPROXIMATE = "intervals and p values are approximate"
 UNBIASED = (
-    "changes over time widen intervals but favour no cell, because runs are in random order within blocks"
+    "changes over time widen intervals but favour no cell on average, because runs are in random order "
+    "within blocks"
 )
 REPEATED_LATER = "repeated runs were measured later, outside this order"
 # What a failed check means for the answer, by the code of its mark, or by the assumption.
@@ -60,6 +61,9 @@ class Mark:
 def marks(material: Material, verdicts: Sequence[tuple[Rule, Verdict]]) -> Iterator[Mark]:
     """Yield all marks in the order of the page, given the verdicts on the twelve rules."""
     runs = material.every_run
+    if emulated := conditions.emulated_nodes_note(runs):
+        name = Note("nodes-emulated", "nodes emulated on one machine", **emulated.facts)
+        yield Mark(name, UNKNOWN, emulated, "environment")
     yield usable_mark(runs)
     yield cells_mark(material.runs)
     if "replication" in material.tables:
@@ -174,7 +178,7 @@ def _assumption_words(assumption: str, size_percent: float, n_outliers: int) -> 
     size = f" by {number(abs(size_percent), 2)} %" if pd.notna(size_percent) else ""
     change = "slower" if size_percent > 0 else "faster"
     return {
-        checks.NORMAL: ("residuals normal", "residuals not normal"),
+        checks.NORMAL: ("no evidence against normality", "residuals not normal"),
         checks.EQUAL_SPREAD: ("equal spread in all cells", "spread differs between cells"),
         checks.NO_DRIFT: ("no drift seen", f"drift: runs get {change}"),
         checks.BLOCKS_ALIKE: ("no difference between blocks seen", f"blocks differ{size}"),

@@ -58,7 +58,6 @@ def facts(site: Site | None, runs: pd.DataFrame) -> list[tuple[str, str]]:
     rates = sorted(set(ok["bandwidth_bytes_s"].dropna()))
     pairs = [
         ("site", ", ".join(sorted(set(runs["site"].dropna()))) or (site.name if site else "")),
-        ("circumstances", conditions.circumstances_note(runs)),
         ("hosts", f"{len(hosts)}: {conditions.join_names(hosts)}" if hosts else ""),
         ("devices", conditions.join_names(distinct_names(runs, "devices"))),
         ("drivers", conditions.join_names(distinct_names(runs, "drivers"))),
@@ -84,6 +83,18 @@ def facts(site: Site | None, runs: pd.DataFrame) -> list[tuple[str, str]]:
              f"than {100 * site.max_steal_share:g} %"),
         ]  # fmt: skip
     return [(name, text) for name, text in pairs if text]
+
+
+def measured_when(runs: pd.DataFrame) -> str:
+    """Return from when to when runs were measured; "" without recorded times."""
+    times = pd.to_datetime(
+        pd.concat([runs["started_at"], runs["ended_at"]]), utc=True, format="ISO8601"
+    ).dropna()
+    if times.empty:
+        return ""
+    first, last = times.min(), times.max()
+    end = f"{last:%H:%M}" if first.date() == last.date() else f"{last:%Y-%m-%d %H:%M}"
+    return f"{first:%Y-%m-%d %H:%M} to {end} UTC"
 
 
 def _other_cpu_limit_text(ok: pd.DataFrame, site: Site) -> str:

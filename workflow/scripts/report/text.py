@@ -1,7 +1,8 @@
-"""Clean text from elsewhere (logs, reasons, titles) for a page: no control sequences, limited length."""
+"""Prepare text for a page or paper: references for names, no control sequences, limited length of logs."""
 
 import itertools
 import re
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -21,6 +22,7 @@ _TERMINAL_SEQUENCE = re.compile(
 )
 # Controls that HTML forbids, surrogates, and marks that change text direction.
 _CONTROL = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\ud800-\udfff\u202a-\u202e\u2066-\u2069\ufffe\uffff]")
+_NAMED = re.compile(r"(?:\b[Tt]he )?\b(?P<kind>[Tt]able|[Ff]igure) `(?P<name>[^`\s]+)`")
 REPLACEMENT = "\ufffd"
 
 
@@ -30,6 +32,16 @@ class Tail:
 
     text: str
     extent: Note
+
+
+def replace_names(text: str, reference: Callable[[str, str], str | None]) -> str:
+    """Return text in which references replace names of products, such as "the table `cells`".
+
+    Args:
+        text: The text.
+        reference: Returns the reference to a table or figure with this name; None to keep its name.
+    """
+    return _NAMED.sub(lambda named: reference(named["kind"].lower(), named["name"]) or named[0], text)
 
 
 def clean(text: str) -> str:
