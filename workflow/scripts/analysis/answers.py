@@ -439,13 +439,17 @@ def _means_note(runs: pd.DataFrame, rankings: Sequence[Ranking], response: Respo
     sizes = [name for name in SIZE_FACTORS if name in varying(runs)][:1]
     if not sizes or rows[sizes[0]].nunique() > MAX_RANGES:
         sizes = []
+    # The decimals are those of the table of means, which gives each with its interval.
+    estimates = [cell_means.cell_mean(cell).times(response.unit_multiplier) for cell in means.index]
+    printed = {
+        cell: text.partition(" [")[0]
+        for cell, text in zip(means.index, tables.intervals(estimates), strict=True)
+    }
     ranges, texts = [], []
     for _, group in rows.groupby(sizes, sort=True) if sizes else [((), rows)]:
         ends = means[group.index].idxmin(), means[group.index].idxmax()
         low, high = means[list(ends)]
-        # The digits are those of the table of means, which gives each with its interval.
-        estimates = [cell_means.cell_mean(cell).times(response.unit_multiplier) for cell in ends]
-        values = " to ".join(dict.fromkeys(tables.interval(end).partition(" [")[0] for end in estimates))
+        values = " to ".join(dict.fromkeys(printed[cell] for cell in ends))
         context = context_text(group.iloc[0], sizes)
         ranges.append((context, len(group), low, high))
         texts.append(f"{values} {response.unit}{f' on {context}' if context else ''}")
