@@ -27,6 +27,16 @@ def test_attempt_counts_more_than_an_old_record(tmp_path: Path) -> None:
     assert describe_missing(current).situation == Situation.UNFINISHED
 
 
+def test_attempt_that_was_put_aside_is_to_be_repeated(tmp_path: Path) -> None:
+    final_record_path = tmp_path / "record.json"
+    attempts.write_unfinished_reason(attempts.create_attempt_folder(tmp_path), "was lost")
+    (attempts.create_attempt_folder(tmp_path) / "record.json").write_text('{"status": "failed"}')
+    final_record_path.write_text('{"status": "failed"}')
+    attempts.put_aside(final_record_path)
+    situation, reason = describe_missing(final_record_path)
+    assert (situation, reason.facts) == (Situation.PUT_ASIDE, {"attempt": 2})
+
+
 def test_reason_is_that_of_the_latest_attempt(tmp_path: Path) -> None:
     for reason in ("was lost", "was stopped"):
         attempts.write_unfinished_reason(attempts.create_attempt_folder(tmp_path), reason)

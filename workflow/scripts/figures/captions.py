@@ -103,7 +103,7 @@ def split_caption(texts: Iterable[str], endnotes: Iterable[str], keep_first: Ite
     Args:
         texts: What to print below the figure.
         endnotes: Further endnotes.
-        keep_first: The texts among `texts` whose sentences are placed before others.
+        keep_first: Texts whose sentences get the space first.
     """
     sentences, first_sentences = _sentences(texts), _sentences(keep_first)
     kept_below, words_left = set[str](), MAX_CAPTION_WORDS

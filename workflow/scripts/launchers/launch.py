@@ -26,6 +26,7 @@ from launchers.variables import VARIABLES, variables_file
 from ranks.worker.node import oom_kills
 
 POLL_S = 0.02
+TERMINATED_EXIT_STATUSES = (-signal.SIGTERM, 128 + signal.SIGTERM)  # from Popen, and from a shell or the guard
 
 
 def make_launcher(
@@ -159,7 +160,7 @@ def _raise_if_lost_by_exit_status(launcher: Launcher, reason: Note) -> None:
     exit_status = reason.facts.get("exit_status")
     if exit_status == INACCESSIBLE_STATUS and (host := reason.facts.get("host")):
         raise AttemptLost(inaccessible_path_note(host, "the checkout, the run's folder or its environment"))
-    if launcher.job and exit_status == -signal.SIGTERM:
+    if launcher.job and exit_status in TERMINATED_EXIT_STATUSES:
         # Nothing of ours sends SIGTERM to ranks, but a scheduler does before it preempts the job. For the
         # grace time it grants, Slurm still reports the job as running.
         raise AttemptLost(Note("ranks-terminated", f"{reason}: the scheduler ends the job", **reason.facts))

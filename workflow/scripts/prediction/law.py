@@ -23,13 +23,14 @@ one coefficient, which is fitted:
     FLAT          a              ring(replicas) G / B    one ring over all replicas (NCCL on few nodes)
     HIERARCHICAL  a              ring(spanned) G / B     each node that an all-reduce spans sends its sum once
     TREE          a              log2(spanned) G / B     all bytes in each of log2(spanned) rounds
-    MESSAGES      a              max(M - h 2/3 c, 0)     M: seconds by the collective benchmark, if there is
+    MESSAGES      a              max(M - h 2/3 c, 0)     M: seconds from the collective benchmark, if there is
                                                          one; h: share of the backward pass that overlaps them
     WAITING       s              log2(nodes) sqrt(k) c   waiting for the slowest node
     WAITING_OF_REPLICAS  s       log2(replicas) sqrt(k) c    waiting for the slowest replica
     LATENCY       l              log2(devices)           latency of messages
 
-with ring(x) = 2 (x - 1) / x. `replicas` are the devices divided by the tensor and pipeline sizes, `spanned`
+In a mesh of tensor or pipeline stages, calls, work and updates are shared, and k, k b and 1 are multiplied by
+the shares of a device (`Regressors`). ring(x) = 2 (x - 1) / x. `replicas` are the devices divided by the tensor and pipeline sizes, `spanned`
 the nodes that one all-reduce spans. G are the gradient bytes of a device, C_in = ring(g) G / B_in the time of
 the bytes that the g replicas of a node send each other, and B and B_in the nominal rates of a node outwards
 and of a device inside a node (Thakur, Rabenseifner & Gropp, Int. J. High Perform. Comput. Appl. 19, 2005,
@@ -41,11 +42,12 @@ several nodes inform it; if there is none, links have nominal rates. A predictio
 the forms, weighted by their leave-one-out errors within the measured cells. The ends of its 90 % band are
 T exp(-+1.645 log_sd) with
 
-    log_sd^2 = sum over forms f of w_f (d_f^2 + e_f^2 + v_f) + (0.01 D)^2 + 0.005^2
+    log_sd^2 = sum over forms f of p_f (d_f^2 + e_f^2 + v_f) + (0.01 D)^2 + 0.005^2
 
-where w_f is the weight of a form, d_f its distance from the mean of log T, e_f its leave-one-out error, v_f
-the variance that the errors of its coefficients add, and D the number of doublings beyond the measured
-devices. PRIORS, FORMS and the constants of the band were set on public measurements
+where p_f is the weight of a form (all weights sum to 1), d_f its distance from the mean of log T, e_f its
+leave-one-out error (0 with fewer than four cells), v_f the variance that the errors of its coefficients add,
+which grows with the misfit, and D the number of doublings beyond the measured devices. The noise of single
+runs is not included. PRIORS, FORMS and the constants of the band were set on public measurements
 (benchmarks/public_series.py).
 
 Assumes that ranks are equal, that each node has the full rate of its link, whatever the other nodes send, and
@@ -53,10 +55,12 @@ that step time changes smoothly with the number of nodes. The law does not descr
 because the links of a node can have any topology: predictions for several nodes use only measurements with
 the same number of devices per node, if there are any.
 
-A slower link is not a new term. If nodes share an oversubscribed uplink, lower the rate to the share of each
-node, depending on the number of nodes, at the start of `law_rows.law_rows` (column `rate`) and, by the same
-function, of `message_times.fit_message_times` (column `link_bytes_s`). All messages, those by the benchmark
-and those of meshes included, take their rate from there.
+A slower link is not a new term. If nodes share an oversubscribed uplink, write one function that lowers a
+rate to the share of each node, depending on the number of nodes, and call it where rates enter: on
+`cells["rate"]` at the start of `law_rows.law_rows`, on `link_bytes_s` at the start of
+`message_times.fit_message_times`, and in `what_if.TracedCell.rate`. All messages, those of the benchmark and
+those of meshes included, take their rate from there. If the share depends on more than the number of nodes,
+network.csv needs the column too (`network.gather.planned_columns`, `message_times.benchmark_points`).
 
 To add a term of F:
 
@@ -169,8 +173,8 @@ MIN_LEAVE_ONE_OUT_ERROR = (
 MIN_CELLS_FOR_LEAVE_ONE_OUT = 4
 BAND_PROBABILITY = 0.90
 Z = round(float(ndtri((1 + BAND_PROBABILITY) / 2)), 3)  # Half width of the band in standard deviations.
-EXTRA_LOG_SD = 0.005  # Standard deviation of the logarithm that every prediction has in addition.
-DOUBLING_LOG_SD = 0.01  # The same for each doubling of devices beyond those measured, added up over them.
+EXTRA_LOG_SD = 0.005  # Error of each prediction by itself, which no other prediction shares.
+DOUBLING_LOG_SD = 0.01  # Error for each doubling of devices beyond those measured; the errors add up.
 MAX_FORM_LOG_SD = math.log(1000)  # Beyond a factor of 1000, coefficients say nothing about T.
 MAX_LOG_SD = 30.0  # The band of a prediction is no wider than this, so that its ends are finite numbers.
 MIN_BATCH_SIZES = 2  # Other batch sizes are predicted only if this many were measured.
@@ -575,9 +579,9 @@ def predict_optimizer_steps(measured: pd.DataFrame, rows: pd.DataFrame) -> Optim
     """Predict optimizer steps of one series.
 
     Each is predicted from measured cells with the same number of devices per node. If there are none, all
-    measured cells are used, although scales inside a node follow no law. If the size
-    of gradients or the rate of links is unknown, G / B is UNKNOWN_LINK_SHARE times the optimizer step of the
-    smallest scale, and several nodes are predicted only if a cell on several nodes was measured.
+    measured cells are used, although scales inside a node follow no law. If the size of gradients or the rate
+    of links is unknown, G / B is UNKNOWN_LINK_SHARE times the optimizer step of the smallest scale, and
+    several nodes are predicted only if a cell on several nodes was measured.
 
     Args:
         measured: Measured cells with LAW_COLUMNS.
@@ -614,7 +618,7 @@ def _has_unrelated_rate(measured: pd.DataFrame, rows: pd.DataFrame) -> NDArray[n
 
 
 def _fill_unknown_links(measured: pd.DataFrame, rows: pd.DataFrame) -> tuple[pd.DataFrame, pd.DataFrame]:
-    """Return both tables; if any predicted cell lacks a size or a link rate, with assumed ones.
+    """Fill in sizes and link rates in both tables if any predicted cell lacks one, and return the tables.
 
     All cells then get the largest measured size, and a rate at which this size takes UNKNOWN_LINK_SHARE of
     the mean optimizer step of the smallest scale. Known rates keep their ratio to the fastest measured one.

@@ -8,7 +8,15 @@ from typing import Any, NamedTuple
 from common.files import is_locked, node_name
 from common.notes import Note
 from common.run_status import RunStatus
-from runs.attempts import RUN_LOCK, attempt_number, attempts_without_record, current_attempt, read_supervisor
+from runs.attempts import (
+    RUN_LOCK,
+    attempt_number,
+    attempts_without_record,
+    current_attempt,
+    is_put_aside,
+    list_attempts,
+    read_supervisor,
+)
 from runs.reasons import NO_RECORD_PREFIX, OLD_RECORD_PREFIX
 
 
@@ -18,6 +26,7 @@ class Situation(StrEnum):
     NOT_EXECUTABLE = "not-executable"  # this site cannot execute it
     UNDER_WAY = "under-way"
     BEGUN_ELSEWHERE = "begun-elsewhere"  # another node began it: it can be under way there, or was killed
+    PUT_ASIDE = "put-aside"  # its latest attempt has a record, and a repetition was requested
     UNFINISHED = "unfinished"  # its latest attempt ended without a record
     OLD = "old"  # only records under other keys: of other software, code, data or settings
     NOT_RUN = "not-run"
@@ -57,7 +66,12 @@ def describe_missing(
         if (host := read_supervisor(attempt_folder).get("host", node_name())) != node_name():
             text = f"attempt {number}, begun on {host}, has not ended, or was killed"
             return _missing(Situation.BEGUN_ELSEWHERE, text, attempt=number, host=host)
-    if ended := attempts_without_record(run_folder):
+    ended = attempts_without_record(run_folder)
+    for latest in list_attempts(run_folder)[-1:]:
+        number = attempt_number(latest)
+        if is_put_aside(latest) and not (ended and ended[-1]["attempt"] == number):
+            return _missing(Situation.PUT_ASIDE, f"attempt {number} is to be repeated", attempt=number)
+    if ended:
         text = f"attempt {ended[-1]['attempt']} {ended[-1]['reason']}"
         return _missing(Situation.UNFINISHED, text, **ended[-1])
     if any(run_folder.parent.glob(f"*/{final_record_path.name}")):

@@ -63,7 +63,7 @@ def predict(
     measured: Annotated[
         list[str] | None,
         option(
-            "Seconds of a step on N nodes of D devices, such as 1x8=0.29; repeat it for more.",
+            "Seconds of an optimizer step on N nodes of D devices, such as 1x8=0.29; repeat it for more.",
             metavar="NxD=S",
         ),
     ] = None,

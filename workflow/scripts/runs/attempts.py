@@ -73,9 +73,14 @@ def attempt_number(attempt_folder: Path) -> int:
 def latest_recorded_attempt(run_folder: Path) -> Path | None:
     """Return the latest attempt that has a record and was not put aside, or None."""
     recorded = [
-        path for path in list_attempts(run_folder) if _has_record(path) and not (path / PUT_ASIDE).exists()
+        path for path in list_attempts(run_folder) if _has_record(path) and not is_put_aside(path)
     ]
     return recorded[-1] if recorded else None
+
+
+def is_put_aside(attempt_folder: Path) -> bool:
+    """Return whether a repetition was requested after this attempt, so that its record does not count."""
+    return (attempt_folder / PUT_ASIDE).exists()
 
 
 def _has_record(attempt_folder: Path) -> bool:

@@ -83,7 +83,7 @@ class Trials:
         limit_bytes = memory_limit_bytes(self.site, self.search)
         for attempt_folder in attempts.list_attempts(self.folder.parent):
             file = attempt_folder / f"b{batch_size}" / TRIAL
-            if file.exists() and not (attempt_folder / attempts.PUT_ASIDE).exists():
+            if file.exists() and not attempts.is_put_aside(attempt_folder):
                 trial: dict[str, Any] = read_json(file)
                 if trial["outcome"] in (FITS, RunStatus.OOM) and trial["memory_limit_bytes"] == limit_bytes:
                     return trial
