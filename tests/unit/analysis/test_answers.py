@@ -40,7 +40,8 @@ def test_saved_all_reduces_are_those_of_the_decomposition() -> None:
     question = answers.Question(("framework", "sync_every"))
     main = answers.answer_sentences(Evidence(runs, {**values, "decomposition": parts}), question).main
     saved = find_note(main, "saved-all-reduces").facts
-    assert saved["network_s"] == [-parts["network_s"].max(), -parts["network_s"].min()]
+    for column in ("network_s", "difference_s"):
+        assert saved[column] == [-parts[column].max(), -parts[column].min()]
     assert codes(main).index("saved-all-reduces") == codes(main).index("recovered") + 1
     unknown = answers.answer_sentences(Evidence(runs, values), question).main
     assert "saved-all-reduces" not in codes(unknown)
@@ -332,6 +333,7 @@ def test_accuracy_is_stated_with_and_without_accumulation(runs: pd.DataFrame) ->
     accumulates = runs["sync_every"] > 1
     changed = runs.assign(validation_accuracy=np.where(accumulates, 0.9, 0.8))
     note = find_note(answer(changed, "framework").further, "accuracy-of-accumulation")
+    assert note.facts["overlapping"] == 0 < note.facts["pairs"]
     assert {round(low) for _, low, _ in note.facts["ranges"]} == {80, 90}
     compared = runs[accumulates].drop(columns=["sync_every"]).nunique()
     assert all(compared[name] == 1 for name in note.facts["shared"]), "levels of the cells that are compared"

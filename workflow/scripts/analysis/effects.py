@@ -31,6 +31,9 @@ THROTTLED = Note(
     "for other nodes anyway.",
 )
 SENT = "Sent: bytes sent in an epoch by the busiest node, through its network interface."
+SENT_BY_ALL = (
+    "Sent: bytes sent in an epoch by all nodes and other programs, since emulated nodes share one interface."
+)
 ADJUSTED_RATIO = "ratio, adjusted (pointwise 95 %)"
 ADJUSTED = Note(
     "ratios-adjusted",
@@ -332,8 +335,7 @@ def table(runs: pd.DataFrame, margin: float | None = None, response: Response = 
         else _equality_note(margin, measured_response(runs, response)),
         ADJUSTED if ADJUSTED_RATIO in display else "",
         THROTTLED if has_throttling else "",
-        SENT if has_bytes else "",
-        conditions.shared_interface_note(runs) if has_bytes else "",
+        (SENT_BY_ALL if conditions.is_emulated(runs) else SENT) if has_bytes else "",
         no_shared_session_note(data),
         cells_without_runs_note(data, runs),
         conditions.measurement_note(runs),

@@ -242,17 +242,24 @@ def explain_knee(knee: Knee, proposal: NextMeasurements | None, share: float, ti
     gain, low, high = (
         f"{100 * end:.0f}".replace("-", "−") for end in (knee.gain.value, knee.gain.low, knee.gain.high)
     )
-    count, doubling = f"up to {knee.nodes.value:.0f} nodes are", "next"
+    count, doubling = f"up to {knee.nodes.value:.0f} nodes", "next"
     too_little = f", less than the required {100 * share:.0f} %"
     if math.isinf(knee.nodes.value):
-        count, doubling, too_little = f"all {knee.considered} nodes that were considered are", "last", ""
+        count, doubling, too_little = f"all {knee.considered} nodes that were considered", "last", ""
     elif knee.nodes.value == 1:
-        count = "no more than one node is"
-    band = f"{gain} % [{low}, {high}] of the ideal"
-    text = (
-        f"{title}, {count} worth it (90 % band: {' to '.join(ends)}): "
-        f"the {doubling} doubling gains {band}{too_little}"
-    )
+        count = "no more than one node"
+    band = f"90 % band: {' to '.join(ends)}"
+    gains = f"the {doubling} doubling gains {gain} % [{low}, {high}] of the ideal{too_little}"
+    if len(ends) > 1 and math.isinf(knee.nodes.high):
+        known = (
+            "how many nodes are worth it is open"
+            if knee.nodes.low == 1
+            else f"at least {knee.nodes.low:.0f} nodes are worth it; whether more are is open"
+        )
+        text = f"{title}, {known} ({band}). The best guess is {count}: {gains}"
+    else:
+        verb = "is" if knee.nodes.value == 1 else "are"
+        text = f"{title}, {count} {verb} worth it ({band}): {gains}"
     named = [name for name, part in knee.parts.items() if part >= MIN_NAMED_PART]
     text += f", limited by {' and '.join(named)}." if named else "."
     if proposal:

@@ -19,6 +19,7 @@ from report.material import Material
 from report.page_table import PageTable
 from report.results import note_heading
 
+BEST_LEVEL = "best-level"
 OVERALL = "Uncertainty"
 OVERALL_CODES = ("open-comparisons", "nothing-tested", "usable-runs")  # codes of the notes below OVERALL
 MAX_ROWS = 30  # Most rows of the ranking.
@@ -30,7 +31,7 @@ class AnswerSection:
     """The answer section of a report.
 
     Attributes:
-        main: A note that nodes are emulated, if they are; the main notes of the answer; the number of usable
+        main: The main notes of the answer; a note that nodes are emulated, if they are; the number of usable
             runs, if it is not all.
         reading: How to read them.
         means: The mean of each level of the first factor in question at each setting; None for large designs.
@@ -45,16 +46,24 @@ class AnswerSection:
     tables: list[PageTable] = field(default_factory=list)
 
     @property
+    def opening(self) -> str:
+        """The first paragraph: the best level at each setting, then all notes without a heading."""
+        best = [note for note in self.main if note.code == BEST_LEVEL]
+        return " ".join([*best, *(note for note in self.main if not _heading(note))])
+
+    @property
     def paragraphs(self) -> list[tuple[str, str]]:
-        """Heading and text: first all notes without a heading, then each other note, headings only once."""
-        headings = [OVERALL if note.code in OVERALL_CODES else note_heading(note) for note in self.main]
-        opening = [note for heading, note in zip(headings, self.main, strict=True) if not heading]
-        paragraphs, previous = [("", " ".join(opening))], ""
-        for heading, note in zip(headings, self.main, strict=True):
-            if heading:
+        """Heading and text of each other note; a heading stands once."""
+        paragraphs, previous = list[tuple[str, str]](), ""
+        for note in self.main:
+            if note.code != BEST_LEVEL and (heading := _heading(note)):
                 paragraphs.append((heading if heading != previous else "", note))
                 previous = heading
         return paragraphs
+
+
+def _heading(note: Note) -> str:
+    return OVERALL if note.code in OVERALL_CODES else note_heading(note)
 
 
 def build_answer_section(material: Material) -> AnswerSection:
@@ -65,7 +74,7 @@ def build_answer_section(material: Material) -> AnswerSection:
     answer = answer_question(study, evidence)
     emulated = conditions.emulated_nodes_note(material.every_run)
     usable = conditions.usable_runs_note(material.every_run)
-    main = [*filter(None, [emulated]), *answer.main, *([usable] if usable.facts["causes"] else [])]
+    main = [*answer.main, *filter(None, [emulated]), *([usable] if usable.facts["causes"] else [])]
     if material.ok.empty:
         return AnswerSection(main)
     by_factor = contrasts_by_factor(evidence.runs, material.data("effects"), material.data("anova"), response)

@@ -22,7 +22,7 @@ from declared.environments import VARIANTS, read
 from declared.frameworks import describe_framework, load_framework
 from declared.site import Site, load_site
 from models.collectives import ALL_REDUCE
-from network.fit import deviation_note, missing_benchmarks_note
+from network.fit import MAX_FIT_DEVIATION, deviation_note, missing_benchmarks_note
 from plan.campaign import Campaign
 from records.next_commands import cluster_commands
 from report.checkout import State
@@ -166,15 +166,18 @@ def network(benchmarks: pd.DataFrame) -> str:
     measured = allreduces[column(allreduces, "latency_s").notna()] if len(allreduces) else allreduces
     if measured.empty:
         return ""
-    latency, rate, deviation = (
-        column(measured, name).dropna() for name in ("latency_s", "achieved_bytes_s", "deviation")
-    )
+    rate, deviation = (column(measured, name).dropna() for name in ("achieved_bytes_s", "deviation"))
     rates = in_one_unit((rate.min(), rate.max()), DATA_RATES, digits=3)
-    latencies = in_one_unit((latency.min(), latency.max()), TIMES, digits=3)
-    return (
+    text = (
         f"Collective benchmark of all-reduce in {number_of(len(measured), 'setting')}: measured bus "
-        f"bandwidth of the largest message {rates}, fitted latency {latencies}. {deviation_note(deviation)}"
+        f"bandwidth of the largest message {rates}"
     )
+    latency = column(measured[deviation <= MAX_FIT_DEVIATION], "latency_s")
+    if len(latency):
+        latencies = in_one_unit(tuple(dict.fromkeys((latency.min(), latency.max()))), TIMES, digits=3)
+        scope = "" if len(latency) == len(measured) else f" in the {len(latency)} with a good fit"
+        text += f", fitted latency {latencies}{scope}"
+    return f"{text}. {deviation_note(deviation)}"
 
 
 def failed_benchmarks(benchmarks: pd.DataFrame) -> str:
