@@ -344,7 +344,7 @@ def _scaling(measured: pd.DataFrame, cells: pd.DataFrame) -> worth.Scaling:
 
 
 def describe_share_answers(gains: pd.DataFrame) -> str:
-    """Return as text how often gains are on the right side of the required share, and what a constant reaches.
+    """Return as text how often gains are on the right side of the share, and what a constant reaches.
 
     A constant answer or gain needs no prediction, so it is what the law has to beat.
     """
@@ -355,7 +355,7 @@ def describe_share_answers(gains: pd.DataFrame) -> str:
     return (
         f"{100 * (is_small == is_called_small).mean():.0f} % on the right side of the share "
         f"(always above: {100 * (~is_small).mean():.0f} %); of {is_small.sum()} below it "
-        f"{(is_small & is_called_small).sum()} are named, and {(~is_small & is_called_small).sum()} above it; "
+        f"{(is_small & is_called_small).sum()} are named, wrongly {(~is_small & is_called_small).sum()}; "
         f"errors of the median gain {error.median():.1f} and {error.mean():.1f}"
     )
 
