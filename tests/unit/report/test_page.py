@@ -240,8 +240,8 @@ def test_the_answer_has_the_numbers_of_the_tables(page: Page, campaign_files) ->
     main = build_answer_section(material).main
     assert find_note(main, "usable-runs").facts == facts
     n_several = int(((material.ok["nodes"] > 1) & material.ok["placement"].eq("emulated")).sum())
-    assert (main[0].code, main[0].facts) == ("emulated-nodes", {"runs": n_several})
-    assert find_note(marks, "nodes-emulated").facts == main[0].facts
+    assert find_note(main, "emulated-nodes").facts == {"runs": n_several}
+    assert find_note(marks, "nodes-emulated").facts == {"runs": n_several}
     assert all(mark in section for mark in marks)
 
 
@@ -255,8 +255,12 @@ def test_answer_is_sentences_main_figure_marks_tables(page: Page, campaign_files
         answers.Question(material.study.answer_factors, material.study.margin),
     )
     marks = [mark.name for mark in quality.marks(material, twelve_rules.judge_all(material))]
-    captions = [table.caption.partition(",")[0] for table in build_answer_section(material).tables]
-    order = [*first, material.pictures[0].heading, *marks, *further, *captions]
+    section = build_answer_section(material)
+    captions = [table.caption.partition(",")[0] for table in section.tables]
+    sentences = [section.opening, *(sentence for _, sentence in section.paragraphs)]
+    assert section.opening.startswith(find_note(first, "best-level"))
+    assert all(note in " ".join(sentences) for note in first)
+    order = [*sentences, material.pictures[0].heading, *marks, *further, *captions]
     text = " ".join(page.text_of("answer").split())
     places = [text.index(" ".join(part.split())) for part in order]
     assert places == sorted(places) and len(places) > 12
