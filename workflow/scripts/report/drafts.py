@@ -27,7 +27,7 @@ WHOLE_NOTES = ("response-not-measured", "no-answer", "one-cell", "differences")
 SHORT_ANSWER = (*WHOLE_NOTES, "means", *EFFECTS, "recovered", "best-level")
 MAX_NAMES = 4  # Most frameworks, models or data sets that an abstract names.
 NEAR_IDEAL_LOSS = 0.05  # A smaller loss of efficiency needs no explanation.
-_INTERVAL = re.compile(r" [\[(][^\])]*\d[^\])]*[\])]")
+_INTERVAL = re.compile(r" \[[^\]]*\d[^\]]*\]")
 _CELLS = re.compile(r" \([a-z][^()]*\)")
 _PLACES = {
     "emulated": "nodes emulated on one machine",
@@ -95,9 +95,15 @@ def _main_sentences(answer: Answer, details: bool = True) -> list[str]:
     ]
 
 
-def _shorten(note: str) -> str:
-    """Return the first sentence of a note up to a semicolon, without the cells in round brackets."""
-    return end_sentence(_CELLS.sub("", note.partition(". ")[0].partition("; ")[0]))
+def _shorten(note: Note) -> str:
+    """Return the first sentence of a note, without the cells in round brackets.
+
+    It ends at a semicolon, unless that separates the best level from the number of its significant leads.
+    """
+    sentence = note.partition(". ")[0]
+    if note.code != "best-level":
+        sentence = sentence.partition("; ")[0]
+    return end_sentence(_CELLS.sub("", sentence))
 
 
 def _measured_note(facts: Facts) -> Note:
@@ -179,11 +185,11 @@ def _cost_of_scaling_note(evidence: Evidence) -> Note | None:
             " The rest of its devices' time goes to communication, waiting, contention, and what the "
             "framework adds to one device's work."
         )
-    bounds = largest.get("speedup_high", pd.Series(dtype=float))
+    bounds = compared.get("speedup_high", pd.Series(dtype=float))
     n_slower = int((pd.to_numeric(bounds, errors="coerce") < 1).sum())
-    if n_longer := int((largest["speedup"].astype(float) < 1).sum()):
+    if n_longer := int((compared["speedup"].astype(float) < 1).sum()):
         text += (
-            f" In {n_longer} of {number_of(len(largest), 'configuration')} the speed-up is below 1, in "
+            f" In {n_longer} of these {len(compared)} configurations the speed-up is below 1, in "
             f"{n_slower} of them with the whole uncorrected interval: communication, waiting, contention and "
             "what the framework adds to one device's work cost more than the added devices save."
         )
