@@ -35,6 +35,7 @@ TRAITS = {
     "symbol",
     "core",
     "unlisted_levels",
+    "requires_flag",
     "set_by_ringside",
     "axis",
     "images_only",
