@@ -34,7 +34,7 @@ TRAITS = {
     "unit",
     "symbol",
     "core",
-    "unlisted_levels",
+    "supported_unless_named",
     "requires_flag",
     "set_by_ringside",
     "axis",

@@ -113,8 +113,8 @@ class FrameworkKeys(Keys):
     capabilities: tuple[Annotated[dict[str, Any], Rules(min_length=1)], ...] = key(
         "a cell can be trained if it fits one entry: for every factor that the entry names, the cell's "
         "level is in its list. A factor that the entry does not name has its default, or any level if it has "
-        "the trait unlisted_levels or set_by_ringside, or if the framework has the flag that the trait "
-        "requires_flag names (config/schemas/factors.schema.yaml)",
+        "the trait supported_unless_named or set_by_ringside, or if the framework has the flag that the "
+        "trait requires_flag names (config/schemas/factors.schema.yaml)",
         default=({"parallelism": PLAIN},),
         min_length=1,
     )
@@ -275,6 +275,7 @@ def _with_defaults(entry: Mapping[str, Any], flags: Collection[str]) -> dict[str
     Factors without a default, and those whose traits allow all levels, are left out: they are not limited.
 
     Args:
+        entry: The entry as the file has it.
         flags: Keys of the framework's file that are true.
     """
     return {
@@ -283,7 +284,7 @@ def _with_defaults(entry: Mapping[str, Any], flags: Collection[str]) -> dict[str
         if factor in entry
         or (
             "default" in rules
-            and not {"unlisted_levels", "set_by_ringside"} & rules.keys()
+            and not {"supported_unless_named", "set_by_ringside"} & rules.keys()
             and rules.get("requires_flag") not in flags
         )
     }
