@@ -7,7 +7,6 @@ pbs_tmrsh. They run the command on this machine in a new session, like a login o
 import contextlib
 import json
 import os
-import signal
 import sys
 import time
 from collections.abc import Callable, Iterator

@@ -26,7 +26,8 @@ from launchers.variables import VARIABLES, variables_file
 from ranks.worker.node import oom_kills
 
 POLL_S = 0.02
-TERMINATED_EXIT_STATUSES = (-signal.SIGTERM, 128 + signal.SIGTERM)  # from Popen, and from a shell or the guard
+# From Popen, and from a shell or the guard.
+TERMINATED_EXIT_STATUSES = (-signal.SIGTERM, 128 + signal.SIGTERM)
 
 
 def make_launcher(

@@ -90,10 +90,10 @@ def study_cases(cells: pd.DataFrame) -> pd.DataFrame:
 def predict_curves(predictor: StudyPredictor, cells: pd.DataFrame) -> pd.DataFrame:
     """Predict `hypothetical_cells`: BAND_COLUMNS except cost, relative to the predicted time on one node.
 
-    Columns with the suffixes `_low` and `_high` have the ends of 90 % bands, those of the law. No end of a time
-    is shorter than ideal scaling (on n nodes, one n-th of the predicted time on one node), unless the
-    prediction itself is shorter; that end then equals the prediction. Bands of speed-ups ignore the uncertainty of the time on one
-    node. Curves without a prediction at some number of nodes are excluded.
+    Columns with the suffixes `_low` and `_high` have the ends of 90 % bands, those of the law. No end of a
+    time is shorter than ideal scaling (on n nodes, one n-th of the predicted time on one node), unless the
+    prediction itself is shorter; that end then equals the prediction. Bands of speed-ups ignore the
+    uncertainty of the time on one node. Curves without a prediction at some number of nodes are excluded.
     """
     times = predictor.predict(cells)
     curves, is_one_node = cells.assign(epoch_time_s=times.seconds), cells["nodes"] == 1

@@ -72,9 +72,7 @@ def attempt_number(attempt_folder: Path) -> int:
 
 def latest_recorded_attempt(run_folder: Path) -> Path | None:
     """Return the latest attempt that has a record and was not put aside, or None."""
-    recorded = [
-        path for path in list_attempts(run_folder) if _has_record(path) and not is_put_aside(path)
-    ]
+    recorded = [path for path in list_attempts(run_folder) if _has_record(path) and not is_put_aside(path)]
     return recorded[-1] if recorded else None
 
 
