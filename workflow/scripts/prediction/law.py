@@ -31,11 +31,12 @@ one coefficient, which is fitted:
 
 In a mesh of tensor or pipeline stages, calls, work and updates are shared, and k, k b and 1 are multiplied by
 the shares of a device (`Regressors`). ring(x) = 2 (x - 1) / x. `replicas` are the devices divided by the
-tensor and pipeline sizes, `spanned` the nodes that one all-reduce spans. G are the gradient bytes of a device, C_in = ring(g) G / B_in the time of
-the bytes that the g replicas of a node send each other, and B and B_in the nominal rates of a node outwards
-and of a device inside a node (Thakur, Rabenseifner & Gropp, Int. J. High Perform. Comput. Appl. 19, 2005,
-section 4.5). Sharded parameters are gathered k + 1 times in an optimizer step and their gradients reduced
-once (models.messages.count_gathers); each of these takes half the bytes of an all-reduce.
+tensor and pipeline sizes, `spanned` the nodes that one all-reduce spans. G are the gradient bytes of a
+device, C_in = ring(g) G / B_in the time of the bytes that the g replicas of a node send each other, and B and
+B_in the nominal rates of a node outwards and of a device inside a node (Thakur, Rabenseifner & Gropp, Int. J.
+High Perform. Comput. Appl. 19, 2005, section 4.5). Sharded parameters are gathered k + 1 times in an
+optimizer step and their gradients reduced once (models.messages.count_gathers); each of these takes half the
+bytes of an all-reduce.
 
 Each form is fitted by non-negative least squares of relative errors. Weak priors (PRIORS) let one scale on
 several nodes inform it; if there is none, links have nominal rates. A prediction T is the geometric mean of
