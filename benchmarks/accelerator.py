@@ -41,7 +41,7 @@ from launchers.local import rank_cores
 from launchers.rank_command import WORKER
 from launchers.variables import local_variables, rank_variables
 from models.named import graph
-from plan.site_limits import reason_missing_at_site
+from plan.site_limits import unsupported_reason
 from ranks.worker.devices import visible_names
 from runs.epochs import read_epochs
 from runs.machine_lock import machine_lock
@@ -346,7 +346,7 @@ def losses_part(rig: Rig) -> tuple[list[Row], str]:
 def _reason_missing(site: Site, levels: Mapping[str, Any]) -> str | None:
     """Return why the site does not support these levels, None if it does."""
     run, _ = one_run(replace(site, nodes=1), framework="pytorch-single", nodes=1, sync_every=1, **levels)
-    return reason_missing_at_site(site, run.levels)
+    return unsupported_reason(site, run.levels)
 
 
 def input_part(rig: Rig, sizes: Sizes) -> tuple[list[Row], str]:

@@ -1,6 +1,6 @@
 # Figures: those that the study declares (its key `figures`), or else the defaults;
 # workflow/scripts/declared/products/figures.yaml has the kinds.
-#   in:  RUNS_CSV, EPOCHS_CSV, and of the inputs of its kind and the table `replication` those that exist
+#   in:  RUNS_CSV, EPOCHS_CSV, plus whichever exist of the inputs of its kind and the table `replication`
 #   out: RESULTS/figures/<figure>.pdf, .svg, .png and .caption.md
 
 # If no figure exists yet, the first block is drawn when it is complete, before the second one begins.

@@ -1,5 +1,5 @@
 # Runs: one record for each row of the design, even if the training fails.
-#   A lost or stopped attempt leaves none, and the run is repeated.
+#   A lost or stopped attempt leaves none, so the next Snakemake that is asked for the run executes it.
 #   in:  an environment, a prepared data set (both ancient: their digests are part of the key, so dates are ignored)
 #   out: results/<study>/runs/<run_id>/<key>/record.json (config/schemas/record.schema.yaml), next to the attempts
 # Largest batches: a search for each cell with `batch_size: largest`; the next plan reads the result.

@@ -268,8 +268,11 @@ def link_of_the_first_node(cluster: Sandbox, job: str) -> Callable[[], object]:
     ("fault", "reason"),
     [
         (sshd_of_the_second_node, "lost: rank 1 on node2: Connection to node2 closed by remote host."),
-        (deletion, "ended without a reason: it was killed, or its node is gone"),
-        (link_of_the_first_node, "ended without a reason: it was killed, or its node is gone"),
+        (deletion, "ended, cause unknown: it was killed, its node is gone, or its record cannot be read"),
+        (
+            link_of_the_first_node,
+            "ended, cause unknown: it was killed, its node is gone, or its record cannot be read",
+        ),
     ],
 )
 def test_what_is_lost_is_tried_again(

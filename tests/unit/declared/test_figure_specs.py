@@ -328,6 +328,13 @@ def test_the_words_on_default_figures_name_their_traits(kind: FigureKind) -> Non
     assert (kind.drawn_by_default in ("every study", "no study; declare it")) == is_unconditional
 
 
+def test_x_size_and_further_factors_have_axes() -> None:
+    strategies = replace(KINDS["strategies"], size_is_axis=True)
+    assert strategies.factors_on_axes("n_devices", "batch_size") == ["batch_size", "n_devices", "bandwidth"]
+    assert KINDS["shares"].factors_on_axes("nodes", "epoch") == ["nodes"], "its x is no factor"
+    assert KINDS["by_factor"].factors_on_axes("nodes", "precision") == ["precision"]
+
+
 def test_commands_alone_have_no_accuracy_and_shares() -> None:
     commands = load_study("own-commands")
     frameworks = [*commands.factors["framework"], "pytorch-ddp"]

@@ -1,5 +1,6 @@
 """Mistakes in framework.yaml are refused with one line, and every refused factor has a reason."""
 
+from dataclasses import fields
 from pathlib import Path
 from typing import Any
 
@@ -67,7 +68,7 @@ def test_every_factor_that_a_framework_refuses_has_a_reason(name: str) -> None:
 
 @pytest.mark.parametrize(
     ("trait", "is_accepted"),
-    [({}, False), ({"unlisted_levels": "all"}, True), ({"set_by_ringside": True}, True)],
+    [({}, False), ({"supported_unless_named": True}, True), ({"set_by_ringside": True}, True)],
 )
 def test_unnamed_new_factor_is_refused_by_every_framework(
     monkeypatch: pytest.MonkeyPatch, trait: dict[str, Any], is_accepted: bool
@@ -82,10 +83,21 @@ def test_unnamed_new_factor_is_refused_by_every_framework(
         assert framework.supports({**levels, "new": "on"}) == is_accepted
 
 
+@pytest.mark.parametrize("name", frameworks.framework_names())
+def test_only_heterogeneous_frameworks_support_shares(name: str) -> None:
+    framework = frameworks.load_framework(name)
+    defaults = {factor: rules.get("default") for factor, rules in factor_table().items()}
+    levels = {**defaults, "nodes": 1, "batch_scope": "global"}
+    for shares in ("measured", "0.8/0.2"):
+        assert framework.supports({**levels, "shares": shares}) == framework.heterogeneous
+    assert framework.supports({**levels, "shares": "equal"})
+
+
 def test_traits_of_factors_have_known_values() -> None:
+    flags = {field.name for field in fields(frameworks.FrameworkKeys) if field.type is bool}
     for name, rules in factor_table().items():
-        assert rules.get("unlisted_levels", "all") == "all" and rules.get("set_by_ringside", True) is True, (
-            name
-        )
+        for trait in ("supported_unless_named", "set_by_ringside"):
+            assert rules.get(trait, True) is True, name
+        assert rules.get("requires_flag", "heterogeneous") in flags, name
         assert rules.get("axis", AXES[0]) in AXES, name
         assert set(rules.get("without_effect_on", ())) <= {"time", "memory"}, name

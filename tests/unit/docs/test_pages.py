@@ -19,7 +19,7 @@ from declared.site import load_site
 from declared.study import load_study
 from declared.user_models import load_user_model
 from plan.design import plan_design
-from plan.site_limits import reason_missing_at_site
+from plan.site_limits import unsupported_reason
 from ringside import arguments
 from ringside.app import app
 from ringside.commands import split_rest
@@ -168,7 +168,7 @@ def test_study_on_a_node_with_eight_gpus_can_be_planned(tmp_path: Path) -> None:
     runs = plan_design(load_study("my-study", tmp_path), site)
     assert (site.device, site.nodes, site.ranks_per_node, len(runs)) == ("cuda", 1, 8, 5 * 2 * 4)
     assert {run.levels["devices_per_node"] for run in runs} == {1, 2, 4, 8}
-    assert {reason_missing_at_site(site, run.levels) for run in runs} == {None}
+    assert {unsupported_reason(site, run.levels) for run in runs} == {None}
 
 
 @pytest.mark.parametrize(

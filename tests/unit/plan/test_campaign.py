@@ -22,7 +22,7 @@ from plan.collective_benchmarks import CollectiveBenchmarks
 from plan.design import plan_design, to_csv
 from plan.identity import run_spec
 from plan.products import campaign_traits
-from plan.site_limits import reason_missing_at_site
+from plan.site_limits import unsupported_reason
 from plan.timings import Timings
 from records import status_text
 from report import preview
@@ -163,14 +163,14 @@ def levels_of(framework: str) -> dict[str, object]:
 @pytest.mark.parametrize("name", ["lbann", "tarantella"])
 def test_framework_without_lock_must_be_installed_at_the_site(name):
     site, levels = load_site("local"), levels_of(name)
-    assert stated(reason_missing_at_site(site, levels)) == ("not-installed", {"environment": name})
+    assert stated(unsupported_reason(site, levels)) == ("not-installed", {"environment": name})
     installed = ((name, Installed("/opt/bin/it")),)
-    assert reason_missing_at_site(replace(site, installed=installed), levels) is None
+    assert unsupported_reason(replace(site, installed=installed), levels) is None
     brings = replace(site.images, brought=((name, "/images/it.sif"),))
-    assert reason_missing_at_site(replace(site, images=brings), levels) is None
-    assert (reason_missing_at_site(replace(site, deployment="apptainer"), levels) is None) == (
-        name == "lbann"
-    ), "Spack builds it as an image"
+    assert unsupported_reason(replace(site, images=brings), levels) is None
+    assert (unsupported_reason(replace(site, deployment="apptainer"), levels) is None) == (name == "lbann"), (
+        "Spack builds it as an image"
+    )
 
 
 BFLOAT16 = {"framework": "jax", "precision": "bf16", "parallelism": "sharded2-tensor2"}
@@ -202,7 +202,7 @@ def test_what_a_site_cannot_run_has_a_reason(
 ) -> None:
     installed = (("lbann", Installed("/opt/lbann/bin/lbann")),)
     site = replace(load_site("local"), installed=installed, **at)  # type: ignore[arg-type]
-    reason = reason_missing_at_site(site, levels_of("pytorch-ddp") | levels)
+    reason = unsupported_reason(site, levels_of("pytorch-ddp") | levels)
     assert stated(reason) == ((code, facts) if code else None)
 
 
@@ -211,8 +211,8 @@ def test_framework_for_cpus_is_refused_on_accelerators(monkeypatch: pytest.Monke
     monkeypatch.setattr(site_limits, "load_framework", lambda _: framework)
     site = replace(load_site("local"), device="cuda")
     facts = {"framework": "pytorch-ddp", "device": "cuda"}
-    assert stated(reason_missing_at_site(site, levels_of("pytorch-ddp"))) == ("unsupported-device", facts)
-    assert reason_missing_at_site(load_site("local"), levels_of("pytorch-ddp")) is None
+    assert stated(unsupported_reason(site, levels_of("pytorch-ddp"))) == ("unsupported-device", facts)
+    assert unsupported_reason(load_site("local"), levels_of("pytorch-ddp")) is None
 
 
 def test_lbann_is_missing_where_nothing_joins_programs_of_mpi():
@@ -220,10 +220,9 @@ def test_lbann_is_missing_where_nothing_joins_programs_of_mpi():
     for name, starts in {"pbs-example": "pbs_tmrsh", "flux-example": "flux submit"}.items():
         site = replace(load_site(name), installed=installed)
         facts = {"framework": "lbann", "launcher": site.launcher, "starts": starts}
-        assert stated(reason_missing_at_site(site, levels_of("lbann"))) == ("no-mpi", facts)
+        assert stated(unsupported_reason(site, levels_of("lbann"))) == ("no-mpi", facts)
     assert (
-        reason_missing_at_site(replace(load_site("grid5000"), installed=installed), levels_of("lbann"))
-        is None
+        unsupported_reason(replace(load_site("grid5000"), installed=installed), levels_of("lbann")) is None
     ), "mpirun over oarsh"
 
 
@@ -260,9 +259,9 @@ def test_score_p_is_part_of_runs_under_it_only(tmp_path: Path) -> None:
     )
     assert "scorep" not in spec_of(brings, **full), "an image does not see it"
     levels, nowhere = {**run.levels, **full}, replace(site_without_scorep, scorep=Path("/nowhere"))
-    assert reason_missing_at_site(replace(site_without_scorep, scorep=tmp_path), levels) is None
-    assert stated(reason_missing_at_site(nowhere, levels)) == ("no-scorep", {"scorep": Path("/nowhere")})
-    assert reason_missing_at_site(nowhere, {**levels, "trace": "phases"}) is None
+    assert unsupported_reason(replace(site_without_scorep, scorep=tmp_path), levels) is None
+    assert stated(unsupported_reason(nowhere, levels)) == ("no-scorep", {"scorep": Path("/nowhere")})
+    assert unsupported_reason(nowhere, {**levels, "trace": "phases"}) is None
 
 
 def test_a_design_is_current_until_runs_change() -> None:

@@ -16,7 +16,7 @@ from plan.design import MAX_RUN_ID_BYTES, Run, check_names, plan_design, to_csv
 from plan.geometry import INFEASIBLE_FOR_FRAMEWORK
 from plan.identity import plan_run, run_spec
 from plan.scheduling import run_resources, slurm_options
-from plan.site_limits import reason_missing_at_site
+from plan.site_limits import unsupported_reason
 from plan.site_resources import cores_per_rank, link_rate, link_settings
 
 BLOCKS = (1, 2, 3, 4, 5)  # of the study quickstart
@@ -247,18 +247,18 @@ def test_hybrid_cells_need_accelerators(local: Site) -> None:
     for devices, cores in ((0, [2, 2, 2, 2, 24]), (2, [2, 30])):
         study, runs = plan_heterogeneous(site, **fields, devices_per_node=[devices])
         planned = run_spec(study, site, runs[0])
-        assert reason_missing_at_site(site, runs[0].levels) is None
+        assert unsupported_reason(site, runs[0].levels) is None
         assert (planned["rank_cores"], planned["ranks"]) == (cores, 2 * len(cores)), (
             "one more than accelerators"
         )
         assert planned["cores_per_rank"] == max(cores)
         requested = run_resources(replace(site, launcher="slurm"), runs[0].geometry)
         assert requested["cpus_per_task"] * len(cores) <= 32, "no more than a node has; it is the job's own"
-    assert code_of(reason_missing_at_site(local, runs[0].levels)) == "no-accelerator"
-    second = reason_missing_at_site(site, {**runs[0].levels, "framework": "pytorch-ddp"})
+    assert code_of(unsupported_reason(local, runs[0].levels)) == "no-accelerator"
+    second = unsupported_reason(site, {**runs[0].levels, "framework": "pytorch-ddp"})
     assert second and second.code == "no-hybrid"
     assert second.facts == {"framework": "pytorch-ddp", "able": ["pytorch-hybrid"]}
-    assert code_of(reason_missing_at_site(replace(site, launcher="flux"), runs[0].levels)) == "no-hybrid-here"
+    assert code_of(unsupported_reason(replace(site, launcher="flux"), runs[0].levels)) == "no-hybrid-here"
 
 
 def test_spec_has_shares_of_heterogeneous_nodes_and_ranks_only(local: Site) -> None:
@@ -273,7 +273,7 @@ def test_spec_has_shares_of_heterogeneous_nodes_and_ranks_only(local: Site) -> N
     study, (run, *_) = plan_heterogeneous(site, nodes=[1])
     assert run_spec(study, site, run)["rank_cores"] == [2, 1]
     assert (
-        code_of(reason_missing_at_site(site, {**run.levels, "framework": "tensorflow-mirrored"}))
+        code_of(unsupported_reason(site, {**run.levels, "framework": "tensorflow-mirrored"}))
         == "heterogeneous-ranks"
     )
 
@@ -290,9 +290,9 @@ def test_links_get_another_rate_only_where_they_can_be_set(quickstart: Study, lo
         assert link_settings(virtual, run.levels)["shaping"][-4:] == ["burst", burst, "latency", "50ms"]
         assert (
             run_spec(study, virtual, run)["bandwidth_bytes_s"] == rate
-            and reason_missing_at_site(virtual, run.levels) is None
+            and unsupported_reason(virtual, run.levels) is None
         )
-        assert (reason_missing_at_site(local, run.levels) is None) == (run.levels["bandwidth"] == 0)
+        assert (unsupported_reason(local, run.levels) is None) == (run.levels["bandwidth"] == 0)
 
 
 def test_a_run_whose_name_no_folder_can_have_is_refused() -> None:

@@ -81,7 +81,7 @@ def begin(campaign: Campaign, run: Run, epochs: int = 2, **holder: Any) -> Path:
         "started_at": format_utc(NOW - 5),
         **holder,
     }
-    (attempt / "holder.json").write_text(json.dumps(fields))
+    (attempt / "supervisor.json").write_text(json.dumps(fields))
     (attempt / "rank_input.json").write_text(json.dumps({"hosts": ["a-node"]}))
     (attempt / "epochs.csv").write_text(",".join(COLUMNS) + "\n" + "1\n" * epochs)
     return attempt

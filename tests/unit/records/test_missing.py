@@ -9,11 +9,11 @@ from runs import attempts
 def test_attempt_begun_elsewhere_may_still_run(tmp_path: Path) -> None:
     folder = tmp_path / "run" / "key"
     attempt = attempts.create_attempt_folder(folder)
-    (attempt / "holder.json").write_text('{"host": "another-node"}')
+    (attempt / "supervisor.json").write_text('{"host": "another-node"}')
     situation, reason = describe_missing(folder / "record.json")
     assert (situation, reason.facts) == (Situation.BEGUN_ELSEWHERE, {"attempt": 1, "host": "another-node"})
     assert describe_missing(folder / "record.json", lambda _: True).situation == Situation.UNDER_WAY
-    (attempt / "holder.json").write_text("cut o")
+    (attempt / "supervisor.json").write_text("cut o")
     situation, reason = describe_missing(folder / "record.json")
     assert (situation, reason.facts) == (Situation.UNFINISHED, {"attempt": 1, "reason": attempts.UNKNOWN_END})
 

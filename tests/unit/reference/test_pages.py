@@ -14,7 +14,7 @@ from declared.datasets import DATASETS, read_datasets
 from declared.factors import factor_table
 from declared.frameworks import framework_names
 from declared.site import load_site
-from plan.site_limits import reason_missing_at_site
+from plan.site_limits import unsupported_reason
 from reference import commands, pages, products, settings
 
 
@@ -68,8 +68,7 @@ def test_page_of_factors_lists_levels_that_sites_lack() -> None:
                 f"{factor}: {level}"
                 for factor, rules in factor_table().items()
                 for level in rules.get("enum", ())
-                if reason_missing_at_site(site, {**plain, factor: level})
-                and not reason_missing_at_site(site, plain)
+                if unsupported_reason(site, {**plain, factor: level}) and not unsupported_reason(site, plain)
             }
     section = pages.text("factors").partition("## What depends on the site")[2]
     levels = {

@@ -36,7 +36,7 @@ from figures import style
 from figures.captions import NOT_DRAWN
 from network import fit
 from replication import reached
-from report import design, document, drafts, paper, pdf, site_and_software
+from report import design, document, drafts, paper, pdf, results, site_and_software
 from report import methods as methods_module
 from report.facts import Facts, texts
 from report.findings import (
@@ -446,6 +446,24 @@ def test_only_an_effect_refers_to_its_figure() -> None:
     notes = [Note(code, "", factor="nodes") for code in ("out-of-memory", "effect")]
     assert find_effect_note(by_nodes, notes, EPOCH_TIME) is notes[1]
     assert find_effect_note(by_nodes, notes[:1], EPOCH_TIME) is None
+
+
+def test_effect_refers_to_figures_by_spec_not_by_name(
+    quickstart_like: tuple[Facts, list[Path], list[Path]],
+) -> None:
+    def labels(*specs: FigureSpec) -> list[str]:
+        facts = replace(
+            quickstart_like[0], figure_specs=specs, paper_labels=[f"fig:{spec.name}" for spec in specs]
+        )
+        effect = Note("effect", "It is slower.", factor="nodes")
+        written = results.write_results(facts, {}, {}, answers.Answer([effect], []))
+        return re.findall(r"fig:([\w-]+)", written)
+
+    unnamed = FigureSpec("by_factor-nodes", "by_factor", x="nodes")
+    of_throughput = FigureSpec("by_nodes", "by_factor", x="nodes", y="throughput")
+    by_batch = FigureSpec("by_batch_size", "by_factor", x="batch_size")
+    assert labels(of_throughput, by_batch, unnamed) == ["by_factor-nodes"]
+    assert labels(of_throughput) == []
 
 
 def test_finding_on_single_runs_has_no_interval() -> None:

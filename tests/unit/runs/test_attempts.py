@@ -72,6 +72,14 @@ def test_seconds_of_earlier_attempts_are_counted(tmp_path: Path) -> None:
     assert attempts.earlier_attempts_s(counted) == pytest.approx(30, abs=2), "its beginning is not known"
 
 
+def test_supervisor_of_older_attempt_is_read(tmp_path: Path) -> None:
+    with attempts.new_attempt(tmp_path) as folder:
+        content = attempts.read_supervisor(folder)
+    assert content["host"]
+    (folder / attempts.SUPERVISOR_FILE).rename(folder / attempts.OLDER_SUPERVISOR_FILE)
+    assert attempts.read_supervisor(folder) == content
+
+
 def test_unfinished_attempts_have_their_reasons(tmp_path: Path) -> None:
     folder = tmp_path / "key"
     for reason in ("lost: Node failure on node2 (job 17 on node1)", None, "stopped by SIGTERM"):

@@ -53,8 +53,8 @@ SIZE_FACTORS = (N_DEVICES, *NODES_AND_DEVICES)
 def factor_table() -> dict[str, dict[str, Any]]:
     """Return type, default, title and traits of every factor of Ringside by name.
 
-    The schema explains the traits: core, symbol, unlisted_levels, set_by_ringside, axis, images_only and
-    without_effect_on.
+    The schema explains the traits: core, symbol, supported_unless_named, requires_flag, set_by_ringside,
+    axis, images_only and without_effect_on.
     """
     return schema("factors")["properties"]
 

@@ -306,9 +306,9 @@ def _placed_factors(spec: FigureSpec, kind: FigureKind) -> dict[str, tuple[str, 
 
 def _unplaced_factors(spec: FigureSpec, kind: FigureKind, varied: Sequence[str]) -> list[str]:
     """Return the factors that vary in the drawn cells and are neither named nor on an axis of the kind."""
-    axis_factors = [*([size_factor_of(varied)] if kind.size_is_axis else []), *kind.axis_factors]
-    named = {name for names in _placed_factors(spec, kind).values() for name in names}
-    return [name for name in varied if name not in named and name not in axis_factors]
+    on_axes = kind.factors_on_axes(size_factor_of(varied), spec.x)
+    placed = {*on_axes, *(spec.colour or ()), *(spec.facet or ())}
+    return [name for name in varied if name not in placed]
 
 
 def _varied(cells: Sequence[Levels]) -> list[str]:

@@ -1,7 +1,7 @@
 """Read and check the description of each framework, framework.yaml."""
 
 import functools
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Annotated, Any, Literal
@@ -113,7 +113,8 @@ class FrameworkKeys(Keys):
     capabilities: tuple[Annotated[dict[str, Any], Rules(min_length=1)], ...] = key(
         "a cell can be trained if it fits one entry: for every factor that the entry names, the cell's "
         "level is in its list. A factor that the entry does not name has its default, or any level if it has "
-        "the trait unlisted_levels or set_by_ringside (config/schemas/factors.schema.yaml)",
+        "the trait supported_unless_named or set_by_ringside, or if the framework has the flag that the "
+        "trait requires_flag names (config/schemas/factors.schema.yaml)",
         default=({"parallelism": PLAIN},),
         min_length=1,
     )
@@ -259,23 +260,33 @@ def load_framework(name: str) -> Framework:
             for level in as_list(levels):
                 parse(level_type(factor), level, file, location)
     has_adapter = (file.parent / "adapter.py").is_file()
-    fields = vars(written) | {"capabilities": tuple(map(_with_defaults, written.capabilities))}
+    flags = {field for field, value in vars(written).items() if value is True}
+    capabilities = tuple(_with_defaults(entry, flags) for entry in written.capabilities)
+    fields = vars(written) | {"capabilities": capabilities}
     framework = Framework(name=name, file=file, has_adapter=has_adapter, **fields)
     restricted = framework.restricted_factors
     reasons = {factor: reason for factor, reason in load_yaml(REFUSALS).items() if factor in restricted}
     return replace(framework, refusal_reasons=reasons | written.refusal_reasons)
 
 
-def _with_defaults(entry: Mapping[str, Any]) -> dict[str, list[Any]]:
+def _with_defaults(entry: Mapping[str, Any], flags: Collection[str]) -> dict[str, list[Any]]:
     """Return an entry of `capabilities` completed: a factor that it does not name is limited to its default.
 
     Factors without a default, and those whose traits allow all levels, are left out: they are not limited.
+
+    Args:
+        entry: The entry as the file has it.
+        flags: Keys of the framework's file that are true.
     """
     return {
         factor: as_list(entry.get(factor, rules.get("default")))
         for factor, rules in factor_table().items()
         if factor in entry
-        or ("default" in rules and not {"unlisted_levels", "set_by_ringside"} & rules.keys())
+        or (
+            "default" in rules
+            and not {"supported_unless_named", "set_by_ringside"} & rules.keys()
+            and rules.get("requires_flag") not in flags
+        )
     }
 
 

@@ -22,7 +22,7 @@ WARNING_CODES = (SINGLE_RUNS.code, NOT_FROM_ZERO.code)
 
 
 class Caption(str):
-    """A caption of two paragraphs, the notes below the figure and the endnotes, which it also keeps apart.
+    """A caption as text of two paragraphs, whose notes and endnotes are also available as lists.
 
     Attributes:
         below: Notes printed below the figure.

@@ -122,7 +122,7 @@ class Placement:
 
 IDEAL_DRAWN = Note("ideal-drawn", "Thin pale lines: ideal.")
 BASELINE_LINES = Note("single-device-baselines-drawn", "Horizontal lines: single-device baselines.")
-# By the power of the number of devices that the ideal is proportional to.
+# Keyed by the exponent of the number of devices in the ideal line.
 IDEALS = {
     -1: "the baseline divided by the number of devices, as if communication cost nothing",
     0: "the baseline, as if communication cost nothing",

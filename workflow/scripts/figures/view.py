@@ -354,7 +354,6 @@ def build_view(runs: pd.DataFrame, spec: FigureSpec, response: Response = EPOCH_
         response: The quantity on the axis of values.
     """
     filtered_runs = filtered(runs, spec)
-    kind = KINDS[spec.kind]
     implied_factors = implied(
         filtered_runs[["parallelism", *PARALLELISM_OPTIONS]].drop_duplicates().to_dict("records")
     )
@@ -363,9 +362,7 @@ def build_view(runs: pd.DataFrame, spec: FigureSpec, response: Response = EPOCH_
         # N_DEVICES stands for nodes and devices of a node, of which the filtered cells may vary only one.
         varied_factors = [name for name in varied_factors if name not in (*NODES_AND_DEVICES, N_DEVICES)]
         varied_factors += [N_DEVICES] if filtered_runs[N_DEVICES].nunique() > 1 else []
-    axis_factors = [size_factor_name(filtered_runs)] if kind.size_is_axis else list(kind.axis_factors)
-    if spec.x and not kind.allowed_x:
-        axis_factors = [spec.x]
+    axis_factors = KINDS[spec.kind].factors_on_axes(size_factor_name(filtered_runs), spec.x)
     panel_factors = [name for name in spec.facet or () if name in varied_factors]
     series_factors = [name for name in spec.colour or () if name in varied_factors]
     if not series_factors and spec.colour:

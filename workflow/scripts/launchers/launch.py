@@ -26,10 +26,8 @@ from launchers.variables import VARIABLES, variables_file
 from ranks.worker.node import oom_kills
 
 POLL_S = 0.02
-TERMINATED_EXIT_STATUSES = (
-    -signal.SIGTERM,
-    128 + signal.SIGTERM,
-)  # from Popen, and from a shell
+# From Popen, and from a shell or the guard.
+TERMINATED_EXIT_STATUSES = (-signal.SIGTERM, 128 + signal.SIGTERM)
 
 
 def make_launcher(
@@ -102,7 +100,7 @@ def run_ranks(
                 if inaccessible := find_inaccessible_path(read_end(log)):
                     raise AttemptLost(inaccessible)
                 launcher.raise_if_lost(log)
-                reason = _explain_failure(launcher, status, exit_statuses, log, site)
+                reason = _explain_end(launcher, status, exit_statuses, log, site)
                 _raise_if_lost_by_exit_status(launcher, reason)
         finally:
             launcher.kill_ranks()
@@ -148,7 +146,7 @@ def _wait(
         time.sleep(POLL_S)
 
 
-def _explain_failure(
+def _explain_end(
     launcher: Launcher, status: RunStatus, exit_statuses: Sequence[int | None], log: Path, site: Site
 ) -> Note:
     """Return the reason of `status`, which is FAILED or TIMEOUT."""

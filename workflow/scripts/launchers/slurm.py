@@ -42,7 +42,8 @@ TASK_STATE_OOM = "Out Of Memory"  # how messages of srun name this state of a ta
 # Slurm samples energy every 30 s by default (JobAcctGatherFrequency).
 STEP_ENERGY = energy.MeterKind("slurm", "node", "counter", 30.0, None, None)
 NO_VALUE = 2.0**63  # Slurm writes NO_VAL64, 2^64 - 2, for an unknown value
-_LOST_JOB_SIGNS = (
+# What srun prints if a node is gone, the job has ended, or srun cannot connect to a daemon of Slurm.
+_INFRASTRUCTURE_MESSAGES = (
     "Node failure",
     "Unable to confirm allocation",
     "Unable to create step",
@@ -163,13 +164,14 @@ class Slurm:
     def raise_if_lost(self, log: Path) -> None:
         """See Launcher. Reads the state of the job and the messages of srun."""
         # The training caused OUT_OF_MEMORY, so it is a result of the run (`explain`). In every other state,
-        # such as PREEMPTED, NODE_FAIL or TIMEOUT, Slurm has ended the job, so the attempt is lost.
+        # Slurm has ended the job, so the attempt is lost. By Slurm's source, read and not tried, the state is
+        # COMPLETING while processes of the job exist, and PREEMPTED, NODE_FAIL or TIMEOUT only afterwards.
         if (state := job_state(self.job["number"])) not in (RUNNING, JOB_STATE_OOM):
             raise job_ended_error(str(self.job["number"]), state)
         lines = read_end(log).splitlines()
         messages = [line for line in lines if line.startswith("srun: ")]
         for line in messages:
-            if any(sign in line for sign in _LOST_JOB_SIGNS):
+            if any(message in line for message in _INFRASTRUCTURE_MESSAGES):
                 raise AttemptLost(Note("node-or-job-gone", line))
         # If srun failed, reports no rank, and nobody else printed anything, it started no rank.
         only_slurm = all(line.startswith(("srun: ", "slurmstepd: ")) for line in lines if line.strip())

@@ -17,7 +17,7 @@ from network.bus import bus_bandwidth
 from network.measure import KIND
 from plan.campaign import Campaign, load_campaign
 from plan.collective_benchmarks import KEYS, CollectiveBenchmark, required_benchmarks
-from plan.site_limits import reason_missing_at_site
+from plan.site_limits import unsupported_reason
 from plan.site_resources import link_rate
 from records.missing import MissingRecord, Situation, describe_missing
 from records.next_commands import CONFIGURED, CampaignArguments, arguments_for, repeat_notes
@@ -68,7 +68,7 @@ def gather(campaign: Campaign) -> pd.DataFrame:
     rows: list[dict[str, Any]] = []
     for benchmark in required_benchmarks(campaign.runs):
         head = planned_columns(campaign, benchmark)
-        if reason := reason_missing_at_site(campaign.site, benchmark.run.levels):
+        if reason := unsupported_reason(campaign.site, benchmark.run.levels):
             rows.append(head | MissingRecord(Situation.NOT_EXECUTABLE, reason).columns)
             continue
         head["key"] = benchmark.key(campaign.site)

@@ -36,7 +36,7 @@ from plan.identity import PlannedRun, plan_run
 from plan.machine import check_folder, check_machine
 from plan.node_check import TABLE, without_slow_nodes
 from plan.record_status import record_status
-from plan.site_limits import reason_missing_at_site
+from plan.site_limits import unsupported_reason
 from plan.strategies import missing_strategy_note
 
 MODES = ("campaign", "available")
@@ -239,7 +239,7 @@ class Campaign:
 
     def not_executable_reason(self, run: Run) -> Note | None:
         """Return why the site cannot execute a planned run now, None if it can."""
-        if reason := reason_missing_at_site(self.site, run.levels):
+        if reason := unsupported_reason(self.site, run.levels):
             return reason
         if run.lacks_strategy:
             return missing_strategy_note(self.study.name, self.site)
@@ -256,7 +256,7 @@ class Campaign:
             problem = f"{subject} are searched only for runs to be measured"
             place: dict[str, Any] = {"file": "config/config.yaml", "key": "records", "got": self.mode}
             raise InputError("not-possible-here", problem, expected=["campaign"], **place)
-        reasons = [reason_missing_at_site(self.site, run.levels) for run in runs]
+        reasons = [unsupported_reason(self.site, run.levels) for run in runs]
         if reasons and (reason := reasons[0]) and all(reasons):
             problem = f"{subject} cannot be searched here: {reason}"
             raise InputError(reason.code, problem, file=display_path(self.study.file))
@@ -384,7 +384,7 @@ class Campaign:
             run
             for run in self.runs
             if (run.lacks_strategy or run.missing_batch_size)
-            and reason_missing_at_site(self.site, run.levels) is None
+            and unsupported_reason(self.site, run.levels) is None
         ]
 
     @cached_property

@@ -1,7 +1,7 @@
 """Check that a cell can be trained, by its framework and with its model, data set and batch size.
 
-`checked_geometry` calls one function for each rule. What a framework cannot train at all is in the
-`capabilities` of its framework.yaml; what a site lacks is in plan.site_limits.
+`checked_geometry` calls one function for each rule. The levels that a framework supports follow from its
+framework.yaml (`Framework.supports`); what a site lacks is in plan.site_limits.
 """
 
 import contextlib
@@ -80,7 +80,7 @@ def checked_geometry(levels: Levels, framework: Framework, site: Site) -> Geomet
     geometry = compute_geometry(levels, framework, site)
     if geometry.mesh and not framework.strategies:
         _check_partition(levels, geometry.mesh, geometry.local_batch)
-    _check_shares(levels, framework, geometry)
+    _check_shares(levels, geometry)
     _check_compiler(levels, framework)
     _check_checkpointing(levels)
     return geometry
@@ -245,13 +245,10 @@ def _check_compiler(levels: Levels, framework: Framework) -> None:
         )
 
 
-def _check_shares(levels: Levels, framework: Framework, geometry: Geometry) -> None:
+def _check_shares(levels: Levels, geometry: Geometry) -> None:
     """Raise InfeasibleCell if the samples of a step cannot be divided by the cell's shares."""
     shares, ranks = levels["shares"], geometry.replicas
     samples = ranks * geometry.local_batch
-    if shares != "equal" and not framework.heterogeneous:
-        reason = f"shares={shares}: {framework.name} gives all ranks the same number of samples"
-        raise InfeasibleCell(INFEASIBLE_FOR_FRAMEWORK, reason, ("framework", "shares"), "set shares: equal")
     if not (fixed := fixed_shares(shares)):
         return
     if abs(sum(fixed) - 1) > SHARE_SUM_TOLERANCE:

@@ -23,7 +23,7 @@ from plan.design import Run
 from plan.geometry import Geometry
 from plan.identity import digest_rank_code, rank_code, site_environment_digest
 from plan.other_measurements import Measurements
-from plan.site_limits import reason_missing_at_site
+from plan.site_limits import unsupported_reason
 from plan.site_resources import common_site_fields, device_kind_of, heterogeneous_resources, link_settings
 
 SMALLEST_BYTES = 1024
@@ -73,7 +73,10 @@ class CollectiveBenchmark:
         return ".".join([self.framework, f"n{self.nodes}", *changed, *collective])
 
     def spec(self, site: Site) -> dict[str, Any]:
-        """Return everything the benchmark depends on except software, with keys for launchers and ranks."""
+        """Return all that the benchmark depends on except environment and code.
+
+        It has the fields that launchers and ranks need.
+        """
         name, levels = f"benchmark.{self.name}", self.run.levels
         return {
             "run_id": name,
@@ -147,7 +150,7 @@ def planned_benchmarks(runs: Iterable[Run], site: Site) -> list[CollectiveBenchm
     return [
         benchmark
         for benchmark in required_benchmarks(runs)
-        if reason_missing_at_site(site, benchmark.run.levels) is None
+        if unsupported_reason(site, benchmark.run.levels) is None
     ]
 
 

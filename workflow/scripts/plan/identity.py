@@ -44,13 +44,13 @@ MODEL_MODULES = {
     "pytorch_strategy": ("layout", "soap", "strategy"),
 }
 # Keys of framework.yaml that only describe a framework, so the digest of ranks' code leaves them out.
-# A change to any other key changes the keys of the framework's runs. This includes `capabilities`, although
-# ranks do not read them: a framework that learns a level has new code as well.
+# A change to anything else in the file gives the framework's runs new keys. This includes `capabilities`,
+# although ranks do not read them: a framework that learns a level has new code as well.
 DESCRIPTIVE_KEYS = ("title", "oldest_packages", "refusal_reasons", "notes", "user_models")
 
 
 def run_spec(study: Study, site: Site, run: Run) -> dict[str, Any]:
-    """Return the specification of a run: everything its result depends on except software and data."""
+    """Return the specification of a run: all that its result depends on except environment, code and data."""
     levels = run.levels
     if has_largest_batch(levels):  # Ranks get the batch size that the search found.
         levels = {**levels, "batch_size": run.geometry.local_batch}
@@ -150,8 +150,8 @@ class PlannedRun:
     Attributes:
         study: Name of the study.
         site: Where the run is measured.
-        spec: Everything its result depends on except software and data.
-        digests: SHA-256 of software, code and data (64 hex digits each).
+        spec: Everything its result depends on except environment, code (with the model's graph) and data.
+        digests: SHA-256 of environment, code and data (64 hex digits each).
     """
 
     study: str
@@ -200,7 +200,7 @@ class PlannedRun:
         return [*([self.data] if self.data else []), *([CHECKOUT] if reads_checkout else [])]
 
     def is_current(self) -> bool:
-        """Return whether site, software, code and data are unchanged since the run was planned."""
+        """Return whether site, environment, code and data are unchanged since the run was planned."""
         levels, fields = self.spec["levels"], [field.name for field in dataclasses.fields(Geometry)]
         geometry = Geometry(**{name: self.spec[name] for name in fields if name != "mesh"})
         now = self.spec | site_fields(self.site, levels, geometry)

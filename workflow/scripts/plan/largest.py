@@ -28,7 +28,7 @@ from plan.design import Run
 from plan.geometry import Geometry, trains_enough
 from plan.identity import digests, geometry_fields
 from plan.other_measurements import Measurements
-from plan.site_limits import reason_missing_at_site
+from plan.site_limits import unsupported_reason
 from plan.site_resources import device_kind_of, site_fields
 
 TRIAL_EPOCHS = 2
@@ -76,7 +76,7 @@ class BatchSearch:
         return smallest_geometry(self.levels, self.run.framework, site).local_batch
 
     def trial_spec(self, site: Site, batch_size: int) -> dict[str, Any]:
-        """Return the specification of a trial, with the same keys as a run's (plan.identity.run_spec)."""
+        """Return the specification of a trial, with the same fields as a run's (plan.identity.run_spec)."""
         levels, geometry = self.levels | {"batch_size": batch_size}, self.trial_geometry(site, batch_size)
         return {
             "run_id": f"largest.{self.name}",
@@ -147,9 +147,7 @@ def required_searches(runs: Iterable[Run]) -> list[BatchSearch]:
 def planned_searches(runs: Iterable[Run], site: Site) -> list[BatchSearch]:
     """Return the required searches that the site can execute."""
     return [
-        search
-        for search in required_searches(runs)
-        if reason_missing_at_site(site, search.run.levels) is None
+        search for search in required_searches(runs) if unsupported_reason(site, search.run.levels) is None
     ]
 
 

@@ -37,8 +37,9 @@ def run_resources(site: Site, geometry: Geometry) -> dict[str, Any]:
     options = [f"--ntasks-per-node={per_node}", "--exclusive", *slurm_options(site, nodes)]
     return {
         **job_resources(site),
-        # Inside the job, the executor slurm-jobstep tests only for the key: without it, it would run our
-        # program, which calls srun, under srun. The executor that submits refuses a value for a single task.
+        # slurm-jobstep runs a job's command under srun unless the job has the resource `mpi`, whatever its
+        # value; our supervisor calls srun itself. The executor that submits refuses a value other than "" if
+        # there is one task.
         "mpi": "srun" if geometry.ranks > 1 else "",
         "nodes": nodes,
         "tasks": geometry.ranks,

@@ -23,7 +23,7 @@ from plan.site_resources import device_kind_of, runs_under_scorep
 LAUNCHERS_WITHOUT_MPI = {"pbs": "pbs_tmrsh", "flux": "flux submit"}
 
 
-def reason_missing_at_site(site: Site, levels: Mapping[str, Any]) -> Note | None:
+def unsupported_reason(site: Site, levels: Mapping[str, Any]) -> Note | None:
     """Return why a site cannot run cells with these levels, None if it can."""
     name, device_kind = levels["framework"], device_kind_of(site, levels)
     if not site.can_run(name):

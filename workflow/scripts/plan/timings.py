@@ -21,7 +21,7 @@ from plan.design import Run
 from plan.geometry import Geometry
 from plan.identity import digest_rank_code, rank_code, site_environment_digest
 from plan.other_measurements import Measurements
-from plan.site_limits import reason_missing_at_site
+from plan.site_limits import unsupported_reason
 from plan.site_resources import common_site_fields, device_kind_of, heterogeneous_resources, link_settings
 
 PARTS, MESSAGES = "parts", "messages"  # kinds of timings
@@ -144,7 +144,7 @@ def required_timings(runs: Iterable[Run]) -> list[Timing]:
 def planned_timings(runs: Iterable[Run], site: Site) -> list[Timing]:
     """Return the required timings that the site can execute."""
     return [
-        timing for timing in required_timings(runs) if reason_missing_at_site(site, timing.run.levels) is None
+        timing for timing in required_timings(runs) if unsupported_reason(site, timing.run.levels) is None
     ]
 
 

@@ -42,6 +42,7 @@ from provenance.crate import build_crate
 from provenance.manifest import read_manifest
 from report import elsewhere
 from report.checkout import GIT_LIMIT_S, checkout_state
+from runs.attempts import OLDER_SUPERVISOR_FILE, SUPERVISOR_FILE
 
 TEMPLATES = Path(__file__).parent
 WORKFLOW = "ringside"
@@ -60,7 +61,8 @@ CHECKOUT_SUFFIXES = (
     ".bib", ".rst", ".def", ".log", "",
 )  # fmt: skip
 LOG_SUFFIXES = (".log", ".txt")
-SKIPPED_NAMES = (".lock", "holder.json")  # files of a run that only matter while it runs
+# Files of a run that only matter while it runs.
+SKIPPED_NAMES = (".lock", SUPERVISOR_FILE, OLDER_SUPERVISOR_FILE)
 
 
 def archive_members(campaign: Campaign, manifest: Path) -> dict[str, bytes | Path]:

@@ -457,7 +457,7 @@ def _csv_level(level: object) -> str:
     return level_text(int(number)) if number.is_integer() else level_text(number)
 
 
-# By kind and by quantity on the y axis; None for all quantities, and for kinds without a choice of it.
+# Keyed by kind and quantity on the y axis; None for all quantities, and for kinds without a choice of it.
 FINDINGS: Mapping[tuple[str, str | None], Finder] = {
     ("overview", EPOCH_TIME.name): _epoch_time_range,
     ("heat_map", EPOCH_TIME.name): _epoch_time_range,

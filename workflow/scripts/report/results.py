@@ -14,8 +14,9 @@ from common.notes import Note
 from common.text import end_sentence
 from declared.factors import SIZE_FACTORS
 from declared.figure_specs import FigureSpec
+from declared.responses import RESPONSES
 from report.facts import MEANS, Facts
-from report.findings import FIGURE_REFERENCE
+from report.findings import FIGURE_REFERENCE, find_effect_note
 from report.latex import see, to_latex
 
 SCALING = "Scaling"
@@ -126,12 +127,16 @@ def _significant_share(notes: Iterable[Note]) -> float:
 
 
 def _refer(facts: Facts, note: Note) -> str:
-    """Return a note of the answer with references to its figure and to the table with its numbers."""
+    """Return a note of the answer with references to its figures or to the table with its numbers.
+
+    An effect is referred to by every figure of this factor and response.
+    """
     text, figure = to_latex(note), note.facts.get("figure")
     if figure:
         return text.replace(FIGURE_REFERENCE, see("fig", figure))
-    factor_figure = [f"fig:by_{note.facts['factor']}"] if note.code == "effect" else []
-    references = facts.see(*TABLES_OF_NOTES.get(note.code, factor_figure))
+    response = RESPONSES[facts.study.response]
+    figures = [f"fig:{spec.name}" for spec in facts.figure_specs if find_effect_note(spec, [note], response)]
+    references = facts.see(*TABLES_OF_NOTES.get(note.code, figures))
     return f"{text.removesuffix('.')}{references}." if references else text
 
 

@@ -3,7 +3,7 @@
     runs/<run_id>/<key>/record.json      the final record, the only output that Snakemake knows
     runs/<run_id>/<key>/.lock            locked during an attempt
     runs/<run_id>/<key>/attempt-<k>/     one attempt:
-        holder.json                      process, host and job of its supervisor; the first file
+        supervisor.json                  process, host and job of its supervisor; the first file
         rank_input.json                  input of the ranks
         .variables.sh                    variables of the ranks, removed when they have ended
         rendezvous.json                  where the ranks meet
@@ -45,11 +45,14 @@ from runs.machine_lock import machine_lock
 
 PUT_ASIDE = "put-aside"
 UNFINISHED = "unfinished.txt"
-SUPERVISOR_FILE = "holder.json"
+SUPERVISOR_FILE = "supervisor.json"
+OLDER_SUPERVISOR_FILE = "holder.json"  # its name in attempts of 0.1.0
 RUN_LOCK = ".lock"  # in a run's folder, locked during an attempt
 # Variables in which schedulers pass the number of the job.
 JOB_VARIABLES = ("SLURM_JOB_ID", "OAR_JOB_ID", "PBS_JOBID", "FLUX_ENCLOSING_ID")
-UNKNOWN_END = Note("unknown-end", "ended without a reason: it was killed, or its node is gone")
+UNKNOWN_END = Note(
+    "unknown-end", "ended, cause unknown: it was killed, its node is gone, or its record cannot be read"
+)
 
 
 def list_attempts(run_folder: Path) -> list[Path]:
@@ -129,8 +132,9 @@ def current_attempt(run_folder: Path) -> Path | None:
 
 def read_supervisor(attempt_folder: Path) -> dict[str, Any]:
     """Return process, host and job of an attempt's supervisor, and started_at (UTC); {} if unreadable."""
+    file = attempt_folder / SUPERVISOR_FILE
     try:
-        content = read_json(attempt_folder / SUPERVISOR_FILE)
+        content = read_json(file if file.exists() else attempt_folder / OLDER_SUPERVISOR_FILE)
     except (OSError, ValueError):
         return {}
     return content if isinstance(content, dict) else {}

@@ -11,7 +11,7 @@ from common.errors import print_line
 from common.shell import INACCESSIBLE, INACCESSIBLE_STATUS
 from launchers.protocol import AttemptLost
 
-WHO_REPEATS = "Snakemake repeats it if its profile has retries; otherwise, run the command again"
+WHO_REPEATS = "Snakemake repeats it if its profile has retries, else the next ./ringside run or submit does"
 
 
 class AttemptStopped(Exception):

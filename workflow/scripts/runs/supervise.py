@@ -2,7 +2,8 @@
 
 `runs.verdict` decides the status of the run. A training that fails gets a record as well, and the exit status
 of this program is 0. Any other exit status means that this program was stopped, that the infrastructure
-failed, or that the input was wrong. Then there is no record, and the run is repeated.
+failed, or that the input was wrong. Then there is no record, so the next Snakemake that is asked for the run
+executes it (docs/architecture.md, "Who repeats a run").
 """
 
 import os
@@ -127,7 +128,7 @@ def run_attempt(
         measurements,
         launcher.hosts,
         attempt_folder / "log.txt",
-        is_orphaned=_ancestors() != ancestors,
+        has_snakemake_ended=_ancestors() != ancestors,
     )
     return {
         **describe_run(planned_run, run_environment),

@@ -2,7 +2,7 @@
 
 `launchers.launch` decides how the ranks ended: ok, oom, failed or timeout. This module checks whether the
 measurements count. If an attempt says nothing about the training, it raises `AttemptLost`: the attempt then
-gets no record, and the run is repeated.
+gets no record, so the next Snakemake that is asked for the run executes it.
 """
 
 import errno
@@ -70,7 +70,7 @@ def judge_run(
     measurements: Measurements,
     hosts: Sequence[str],
     log: Path,
-    is_orphaned: bool,
+    has_snakemake_ended: bool,
 ) -> Verdict:
     """Decide the status of a run from one attempt. Nothing changes the status afterwards.
 
@@ -82,7 +82,8 @@ def judge_run(
         measurements: What was measured; `check_measurements` turns OK into FAILED or INVALID.
         hosts: Nodes on which the ranks were started.
         log: The log of the ranks.
-        is_orphaned: Whether Snakemake, or a process between it and this one, ended during the attempt.
+        has_snakemake_ended: Whether Snakemake, or the process between it and this one, ended during the
+            attempt.
 
     Raises:
         AttemptLost: If the attempt failed or ran out of memory after Snakemake had ended, or if it failed
@@ -97,7 +98,7 @@ def judge_run(
     # Whatever ended Snakemake, such as the scheduler or a node without memory, often kills the ranks as well.
     # Their failure then says nothing about the training, even if memory ran out. A timeout does, because the
     # ranks had all of their time.
-    if verdict.status in (RunStatus.FAILED, RunStatus.OOM) and is_orphaned:
+    if verdict.status in (RunStatus.FAILED, RunStatus.OOM) and has_snakemake_ended:
         raise AttemptLost(
             Note("parent-killed", "Snakemake or the process between it and the supervisor ended")
         )

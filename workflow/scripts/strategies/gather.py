@@ -20,7 +20,7 @@ from common.tables import write_table
 from common.text import number_of
 from models.soap import divide
 from plan.campaign import Campaign, load_campaign
-from plan.site_limits import reason_missing_at_site
+from plan.site_limits import unsupported_reason
 from plan.timings import MESSAGES, PART_FACTORS, PARTS, Timing, required_timings
 from records.missing import MissingRecord, Situation, describe_missing
 from records.next_commands import CONFIGURED, CampaignArguments, arguments_for, repeat_notes
@@ -113,7 +113,7 @@ def gather(campaign: Campaign) -> dict[str, pd.DataFrame]:
             rows["costs" if timing.kind == PARTS else "messages"],
             timing_columns(campaign, timing),
         )
-        if reason := reason_missing_at_site(site, timing.run.levels):
+        if reason := unsupported_reason(site, timing.run.levels):
             table_rows.append(shared_columns | MissingRecord(Situation.NOT_EXECUTABLE, reason).columns)
             continue
         shared_columns["key"] = timing.key(site)

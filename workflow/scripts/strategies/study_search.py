@@ -29,7 +29,7 @@ from declared.study import load_study
 from models.layout import BUCKET_BYTES, BucketBytes
 from models.messages import n_optimizer_states
 from plan.design import Run, plan_design
-from plan.site_limits import reason_missing_at_site
+from plan.site_limits import unsupported_reason
 from plan.strategies import STRATEGY_SEARCH_FACTORS, strategy_file, strategy_search_name
 from strategies.find import (
     NONE_FITS,
@@ -77,7 +77,7 @@ def list_questions(runs: Sequence[Run], site: Site) -> dict[str, Run]:
         if (
             run.framework.strategies
             and run.levels["parallelism"] == SEARCHED
-            and reason_missing_at_site(site, run.levels) is None
+            and unsupported_reason(site, run.levels) is None
         ):
             questions.setdefault(strategy_search_name(run.levels), run)
     return questions

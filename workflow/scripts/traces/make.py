@@ -24,7 +24,7 @@ from plan.campaign import Campaign, load_campaign, load_merged_config
 from plan.design import Run, raise_if_imported
 from plan.identity import PlannedRun, plan_run
 from plan.scheduling import allocation_options
-from plan.site_limits import reason_missing_at_site
+from plan.site_limits import unsupported_reason
 from runs.attempts import attempt_path, latest_recorded_attempt, put_aside
 from runs.epochs import read_epochs
 from runs.interruptions import report_interruptions
@@ -77,7 +77,7 @@ def plan_traced(campaign: Campaign, run: Run, level: str) -> PlannedRun:
         reason = run.framework.refusal_reasons.get("trace", "it is not among its capabilities")
         problem = f"{run.framework.name} cannot be traced at level {level}: {reason}"
         raise InputError("unsupported-level", problem, file=run.run_id, got=level)
-    if unsupported := reason_missing_at_site(campaign.site, levels):
+    if unsupported := unsupported_reason(campaign.site, levels):
         raise InputError("not-possible-here", unsupported, file=run.run_id)
     return plan_run(campaign.study, campaign.site, replace(run, levels=levels))
 

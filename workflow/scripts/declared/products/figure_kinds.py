@@ -48,6 +48,19 @@ class FigureKind:
         """The module that draws it."""
         return f"figures.kinds.{self.name}"
 
+    def factors_on_axes(self, size_factor: str, x: str | None) -> list[str]:
+        """Return the factors that have an axis, and so make neither series nor panels.
+
+        Args:
+            size_factor: The factor that makes the cells of the figure larger (`size_factor_of`).
+            x: The figure's key `x`, which is a factor if the kind has no other values for it.
+        """
+        return [
+            *([x] if x and not self.allowed_x else []),
+            *([size_factor] if self.size_is_axis else []),
+            *self.axis_factors,
+        ]
+
     def default_entries(self, traits: Traits) -> list[dict[str, Any]]:
         """Return the default figures of this kind for a study that declares no figures, as entries."""
         if not traits.has_all(self.when):
@@ -81,7 +94,7 @@ def default_heat_maps(traits: Traits) -> list[dict[str, Any]]:
     return [{"name": "heat_map", "x": traits.fullest_factor}]
 
 
-# By the name that figures.yaml has as `default_figures`.
+# Keyed by the value of `default_figures` in figures.yaml.
 DEFAULT_FIGURES: Mapping[str, Callable[[Traits], list[dict[str, Any]]]] = {
     "interactions": default_interactions,
     "heat_maps": default_heat_maps,

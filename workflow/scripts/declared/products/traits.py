@@ -102,17 +102,17 @@ class Traits:
 
     @property
     def nodes_vary(self) -> bool:
-        """Cells differ in their number of nodes."""
+        """Cells differ in their number of nodes, whether or not it is merged with devices per node."""
         return "nodes" in self.varied or N_DEVICES in self.varied
 
     @property
     def has_factor_nodes(self) -> bool:
-        """`nodes` is a factor of its own, not merged with devices per node."""
+        """`nodes` varies, and is not merged with devices per node into `n_devices`."""
         return "nodes" in self.varied
 
     @property
     def has_factor_n_devices(self) -> bool:
-        """Nodes and devices per node grow in turn (1x1, 1x8, 2x8, 4x8), and are merged into one factor."""
+        """Nodes and devices per node grow in turn (1x1, 1x8, 2x8, 4x8), and are merged into `n_devices`."""
         return N_DEVICES in self.varied
 
     @property

@@ -43,7 +43,7 @@ class Ratio(NamedTuple):
     ideal_exponent: int
 
 
-# By the column of `speedup.build_rows`.
+# Keyed by the column of `speedup.build_rows`.
 RATIOS = {
     "speedup": Ratio("speed-up", "speed-up", 1.0, ideal_exponent=1),
     "efficiency": Ratio("efficiency", "efficiency (%)", 100.0, ideal_exponent=0),
