@@ -57,8 +57,7 @@ def refusal(folder: Path, *figures: object) -> InputError:
 
 def test_a_study_that_declares_nothing_has_the_usual_figures(tmp_path: Path) -> None:
     assert [figure.name for figure in study(tmp_path)] == [
-        "overview", "by_batch_size", "by_nodes", "scaling", "accuracy", "accuracy-updates",
-        "accuracy-wall_time",
+        "overview", "by_batch_size", "by_nodes", "scaling", "accuracy", "accuracy-wall_time",
         "interaction", "residuals", "regression", "network", "projection", "timeline", "drift", "shares",
     ]  # fmt: skip
     names = {figure.name for figure in study(tmp_path, batch_size=[16, 32, 64])}
@@ -72,8 +71,13 @@ def test_default_figures_need_variation_or_a_benchmark(tmp_path: Path) -> None:
     kinds = {figure.kind for figure in without_benchmark}
     assert "network" not in kinds and "projection" in kinds, "a projection needs no benchmark"
     names = [figure.name for figure in study(tmp_path, exclude=False, nodes=1, batch_size=16, sync_every=1)]
-    assert names[:4] == ["overview", "accuracy", "accuracy-updates", "accuracy-wall_time"]
+    assert names[:3] == ["overview", "accuracy", "accuracy-wall_time"]
     assert "interaction" not in names and "prediction" not in names
+
+
+def test_accuracy_over_updates_is_drawn_for_treatments(tmp_path: Path) -> None:
+    assert "accuracy-updates" not in {figure.name for figure in study(tmp_path)}
+    assert "accuracy-updates" in {figure.name for figure in study(tmp_path, exclude=False, framework="pytorch-ddp")}
 
 
 def test_drift_is_drawn_unasked_where_a_reference_is_timed() -> None:
@@ -315,6 +319,7 @@ WORDS_OF_TRAITS = {
     "strategies_searched": "strategies are searched",
     "target_accuracy": "target_accuracy",
     "traced": "traced",
+    "treatments_are_series": "lines are treatments",
 }
 
 

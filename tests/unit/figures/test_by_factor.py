@@ -10,7 +10,7 @@ from declared.figure_specs import FigureSpec
 from figures import marks
 from figures.kinds import by_factor
 from figures.lines import IDEAL_LINE, IDEAL_POINTS
-from support.synthetic import designed_campaign, write_frames
+from support.synthetic import campaign, designed_campaign, write_frames
 
 SPEC = FigureSpec(
     "throughput", "by_factor", x="nodes", y="throughput",
@@ -104,3 +104,20 @@ def test_where_nodes_double_both_axes_are_logarithmic(records, tmp_path):
     for line in ideals(ax):
         slopes = np.diff(np.log2(line.get_ydata())) / np.diff(line.get_xdata())
         assert np.allclose(slopes, 1), "a straight line on both logarithmic axes"
+
+
+def slow_down(batch_size, factor):
+    """Return runs and epochs of a campaign, at one batch size with `factor` times the epoch times."""
+    runs, epochs = campaign(failures={}, noise=0.01)
+    is_slow = runs["batch_size"] == batch_size
+    runs["epoch_time_s"] = runs["epoch_time_s"].mask(is_slow, factor * runs["epoch_time_s"])
+    return runs, epochs
+
+
+@pytest.mark.parametrize(("factor", "scale"), [(1, "linear"), (4, "log")])
+def test_shared_axis_of_distant_panels_is_logarithmic(tmp_path, factor, scale):
+    spec = FigureSpec("by_nodes", "by_factor", x="nodes", filter={"framework": ["pytorch-ddp"]})
+    records = Records(*write_frames(tmp_path, *slow_down(16, factor)))
+    figure, caption = by_factor.draw(records, spec)
+    assert {ax.get_yscale() for ax in figure.axes if ax.axison} == {scale}
+    assert ("logarithmic-value-axis" in codes(caption.notes)) == (scale == "log")

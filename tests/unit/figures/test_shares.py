@@ -7,6 +7,7 @@ import pytest
 
 from analysis import conditions, shares
 from analysis.records import Records
+from common.files import CHECKOUT
 from common.notes import codes, find_note
 from declared.figure_specs import FigureSpec
 from figures import captions, style
@@ -195,3 +196,11 @@ def test_it_is_drawn_whatever_the_campaign_holds(case, spec, tmp_path):
         multi_node = {cell for cell in all_cells if ".n1." not in cell}
         assert set(facts["cells"]) == expected.get(case, multi_node)
     assert caption.endswith(".") and "nan" not in caption
+
+
+def test_caption_judges_efficiencies_above_100_percent():
+    folder = CHECKOUT / "docs" / "campaigns" / "quickstart"
+    records = Records(folder / "runs.csv", folder / "epochs.csv")
+    _, caption = scaling.draw(records, FigureSpec("scaling", "scaling"))
+    note = find_note(caption.below, "above-ideal")
+    assert note.facts == {"cells": ["horovod-tensorflow.small-cnn.digits.b16.n1.s1"], "significant": False}

@@ -88,9 +88,7 @@ METHOD = Note(
     f"{SAME_SETTING}. Slopes are estimated within blocks, and intervals include their error.",
 )
 MIN_IMPROVEMENT_TEXT = f"at least {100 * MIN_IMPROVEMENT:g} %"
-NO_BETTER = Note(
-    "no-better", f"cross-validated errors or intervals would not decrease by {MIN_IMPROVEMENT_TEXT}"
-)
+NO_BETTER = Note("no-better", f"errors or intervals would not decrease by {MIN_IMPROVEMENT_TEXT}")
 NO_REFERENCE = Note("no-reference", "no successful run has a reference benchmark (key reference of the site)")
 
 
@@ -250,7 +248,7 @@ def adjust_for_speed(runs: pd.DataFrame) -> SpeedAdjustment:
         text = f"{missing} of {len(ok)} runs have no reference benchmark"
         reason: str = Note("some-without-reference", text, lacking=missing, runs=len(ok))
     else:
-        reason = NO_BETTER if alone else unused.get(REFERENCE) or NO_SLOPE
+        reason = _no_better_note(alone) if alone else unused.get(REFERENCE) or NO_SLOPE
     if missing or slopes is None:
         return SpeedAdjustment(plain, reason, None, alone, centred, unused=unused)
     names = list(slopes.covariates)
@@ -270,6 +268,15 @@ def adjust_for_speed(runs: pd.DataFrame) -> SpeedAdjustment:
         if result.reported_means or result.adjusts_ratios
         else replace(result, reason_unadjusted=NO_BETTER, adjusted_means=None, times=None)
     )
+
+
+def _no_better_note(alone: Mapping[str, Slopes]) -> Note:
+    """Return by how little the best single covariate reduces cross-validated error."""
+    gain = max(slopes.gain for slopes in alone.values())
+    if not 0 < gain < MIN_IMPROVEMENT:  # for example, because a slope is negative
+        return NO_BETTER
+    text = f"that would lower cross-validated errors by only {tables.number(100 * gain, 2)} %"
+    return Note(NO_BETTER.code, text)
 
 
 def _distances_from_mean(

@@ -1,7 +1,7 @@
 """Draw a response over one factor: one line per series, panels by the other varying factors."""
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -26,6 +26,7 @@ from figures.selection import Series
 from figures.view import View
 
 PANEL_INCHES = 1.45
+LOG_FROM_RATIO = 3  # ratio of the largest to the smallest mean on an axis that panels share
 SERIES_GAP = 0.045  # share of the axis between two series at one level
 MAX_SPREAD = 0.6  # share of the distance to the next level that all series take
 TICK_CHARACTER_INCHES = 0.062
@@ -210,15 +211,29 @@ def place_series(view: View, series: Sequence[Series]) -> Placement:
     return Placement(axis, offsets, is_joined=axis.numeric or is_comparison(view.spec))
 
 
-def is_logarithmic(view: View, placement: Placement) -> bool:
-    """Return whether the axis of values is logarithmic whatever the values.
+def is_logarithmic(
+    view: View, placement: Placement, panel_levels: Sequence[dict[str, Any]], drawn: Collection[str]
+) -> bool:
+    """Return whether the axis of values is logarithmic even if the runs span less than `value_axis` allows.
 
-    For comparisons, since parallel lines then mean equal ratios; and over doublings of nodes or devices,
-    since an ideal that is not flat is then a straight line.
+    For comparisons, since parallel lines then mean equal ratios; over doublings of nodes or devices, since an
+    ideal that is not flat is then a straight line; and if panels share an axis on which means span
+    LOG_FROM_RATIO, since those of one panel would otherwise lie on each other.
+
+    Args:
+        view: The cells to draw.
+        placement: Where the series stand.
+        panel_levels: Levels of the panels.
+        drawn: The cells that are drawn.
     """
     has_flat_ideal = view.response.ideal_exponent == 0
     is_by_size = view.spec.x in SIZE_FACTORS
-    return is_comparison(view.spec) or (placement.axis.doubling and is_by_size and not has_flat_ideal)
+    if is_comparison(view.spec) or (placement.axis.doubling and is_by_size and not has_flat_ideal):
+        return True
+    if len(panel_levels) < 2 or panels.duration_factors(view.panel_factors):
+        return False
+    means = view.values_and_means({}, drawn)[1]["mean"]
+    return bool(means.max() > LOG_FROM_RATIO * means.min() > 0)
 
 
 @dataclass(frozen=True)
@@ -298,6 +313,7 @@ def _draw_panels(
         around_in=0.15 + below_in * is_steep,
         share_y=not axis_factors,
     )
+    logarithmic = is_logarithmic(view, placement, panel_levels, drawn_lines.cells)
     notes: list[str] = []
     for ax, levels in zip(grid.axes, panel_levels, strict=True):
         _draw_panel(ax, view, levels, drawn_lines, placement)
@@ -308,7 +324,7 @@ def _draw_panels(
             ax,
             values,
             means,
-            logarithmic=is_logarithmic(view, placement),
+            logarithmic=logarithmic,
             from_zero=view.response.ideal_exponent != 0,
             axis_name=view.axis_name,
         )

@@ -313,7 +313,9 @@ def factor_chart(view: View, _network: pd.DataFrame) -> Chart:
         axis.bands,
         run_offset=axis.replicate_offset,
         joined=placement.is_joined,
-        logarithmic=lines.is_logarithmic(view, placement) or _is_wide(chart_panels),
+        logarithmic=(
+            lines.is_logarithmic(view, placement, panel_levels, content.cells) or _is_wide(chart_panels)
+        ),
     )
 
 

@@ -7,7 +7,7 @@ study has a trait unless its value is False, None, 0 or empty.
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from declared.factors import N_DEVICES, size_factor_of
+from declared.factors import N_DEVICES, size_factor_of, treatments_of
 
 
 @dataclass(frozen=True)
@@ -149,6 +149,11 @@ class Traits:
     def framework_varies(self) -> bool:
         """Cells differ in their framework."""
         return "framework" in self.varied
+
+    @property
+    def treatments_are_series(self) -> bool:
+        """Series of figures are treatments, which may differ in updates per epoch, instead of frameworks."""
+        return not self.framework_varies and bool(treatments_of(self.varied))
 
     @property
     def device_kind_varies(self) -> bool:

@@ -134,9 +134,6 @@ DOTS_NOTE = Note("single-runs-drawn", "Dots: runs of cells with fewer than three
 LOGARITHMIC_NOTE = Note("logarithmic-axis", "The axis of updates is logarithmic.", axis="updates")
 WALL_TIME_MEANS = Note("wall-time-means", "Wall times are means without intervals.")
 WALL_TIME_STARTS = Note("curves-start-late", "A curve begins when its first epoch ends.")
-INTERVALS_ONCE = Note(
-    "intervals-once", "Curves that agree by epoch share one set of bars, drawn at the slowest."
-)
 COMMON_CURVES_EXPLAINED = Note(
     "common-curve-explained",
     "A common curve is the mean of the means of its series, and its band reaches from the lowest to the "
@@ -404,7 +401,6 @@ def draw(records: Records, spec: FigureSpec) -> tuple[Figure, captions.Caption]:
     return figure, view.caption(
         lead,
         WALL_TIME_MEANS if x_axis is AXES["wall_time"] else "",
-        INTERVALS_ONCE if curves.groups != curves.agreeing else "",
         *_distance_notes(curves),
         WALL_TIME_STARTS if x_axis is AXES["wall_time"] else "",
         "" if has_interval.all() else DOTS_NOTE,
@@ -548,10 +544,6 @@ def _draw_panel(ax: Axes, curves: _Curves, panel: int, response: str) -> None:
     drawn = curves.by_panel[panel]
     positions = {series.name: index for index, series in enumerate(curves.view.series)}
     middle = (len(positions) - 1) / 2
-    with_interval = {
-        max(group, key=lambda number: drawn[number][1]["x"].max())
-        for group in curves.agreeing[panel, response]
-    }
     for group in curves.groups[panel, response]:
         series, epochs = drawn[group[0]]
         if (panel, response) in curves.common:
@@ -564,8 +556,7 @@ def _draw_panel(ax: Axes, curves: _Curves, panel: int, response: str) -> None:
             members = [drawn[number] for number in group]
             _draw_shared_curve(ax, members, response, curves.quantity, (band, line))
         else:
-            offset = positions[series.name] - middle
-            _draw_curve(ax, series, epochs, response, offset, curves, with_interval=group[0] in with_interval)
+            _draw_curve(ax, series, epochs, response, positions[series.name] - middle, curves)
 
 
 def _draw_shared_curve(
@@ -668,8 +659,6 @@ def _draw_curve(
     response: str,
     position: float,
     curves: _Curves,
-    *,
-    with_interval: bool,
 ) -> None:
     """Draw one series of a panel.
 
@@ -680,7 +669,6 @@ def _draw_curve(
         response: The column to draw.
         position: Number of the series, counted from the middle one.
         curves: What all panels show.
-        with_interval: Draw its intervals.
     """
     quantity, has_bands, x_scale = curves.quantity, curves.has_bands, curves.x_scale
     means = _means(epochs, response, quantity)
@@ -696,9 +684,9 @@ def _draw_curve(
     low, high = (quantity.unit_multiplier * means[bound].to_numpy() for bound in ("low", "high"))
     # The hollow markers of single-device baselines would be hidden below filled ones.
     above: dict[str, Any] = {"zorder": 3 if series.style.filled else 4}
-    if has_bands and with_interval:
+    if has_bands:
         ax.fill_between(x, low, high, color=colour, alpha=style.BAND_ALPHA, linewidth=0)
-    elif with_interval:
+    else:
         ax.vlines(marked_x[::-step], low[::-step], high[::-step], color=colour, linewidth=0.7)
     epochs_of_few_runs = epochs[epochs["epoch"].isin(means.index[means["n"] < MIN_RUNS_FOR_INTERVAL])]
     if len(epochs_of_few_runs):

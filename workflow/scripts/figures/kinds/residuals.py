@@ -32,7 +32,7 @@ SESSION_LINE: Mapping[str, Any] = {
 }
 # The first sentence is the heading of the figure in a report, so it has no colon.
 LEAD = "Residuals of log epoch times within cells{}, against normal quantiles{} cell means{}."
-BLOCKS_REMOVED = " Left and middle: also within blocks."
+BLOCKS_REMOVED = " Left and middle: block means removed, too."
 SEARCH_NOTE = (
     "Outliers are searched one at a time, because an outlier shifts the mean of its cell away from the other "
     "runs."

@@ -12,6 +12,8 @@ from matplotlib.lines import Line2D
 
 from analysis import conditions, tables
 from analysis.batch_scaling import batch_scaling, scaling_phrase
+from analysis.effects import build_rows as build_effects
+from analysis.intervals import SIGNIFICANCE_LEVEL
 from analysis.level_words import device_axis_label
 from analysis.records import Records, baseline_frameworks, size_factor_name
 from analysis.speedup import accumulation_note, baseline_cells, build_rows
@@ -205,6 +207,7 @@ def _caption(view: View, drawn: _DrawnRatios, axis_notes: Sequence[str]) -> capt
         ),
         *axis_notes[:1],
         _baseline_time_note(used, view, is_accumulating=not accumulation_note(rows)),
+        _above_ideal_note(rows, view),
         _estimate_note(drawn.estimate_excess),
         captions.SINGLE_RUNS if _is_single_run(rows[rows["n_devices"] > 1]).any() else "",
         _no_baseline_note(without_baseline),
@@ -236,6 +239,25 @@ def _baseline_time_note(used: Sequence[str], view: View, *, is_accumulating: boo
     name = "Baseline" if is_accumulating else "Baseline, without accumulation"
     text = f"{name}: {description} ({' to '.join(ends)} {view.response.unit})."
     return Note("baseline-time", text, shortest=min(times), longest=max(times), frameworks=names)
+
+
+def _above_ideal_note(rows: pd.DataFrame, view: View) -> str:
+    """Return which cells on one device are faster than their baseline, beyond their interval; "" for none.
+
+    The note says so if none of them differs by the tests of the table `effects`, which are corrected for the
+    number of comparisons.
+    """
+    above = rows[(rows["n_devices"] == 1) & (rows["efficiency_low"] > 1)]
+    if above.empty:
+        return ""
+    names = [series.name for series in view.series if len(series.select(above))]
+    p_holm = build_effects(view.unfiltered_runs).set_index(["from_cell", "to_cell"])["p_holm"]
+    p_above = p_holm.reindex(pd.MultiIndex.from_frame(above[["baseline_cell", "cell"]]))
+    is_insignificant = bool((p_above >= SIGNIFICANCE_LEVEL).all())
+    corrected = ", not significant after correction" if is_insignificant else ""
+    text = f"Above 100 % on one device: {', '.join(names)}{corrected}."
+    facts = {"cells": above["cell"].tolist(), "significant": not is_insignificant}
+    return Note("above-ideal", text, **facts)
 
 
 def _estimate_note(estimate_excess: Mapping[str, float]) -> str:
