@@ -77,7 +77,9 @@ def test_default_figures_need_variation_or_a_benchmark(tmp_path: Path) -> None:
 
 def test_accuracy_over_updates_is_drawn_for_treatments(tmp_path: Path) -> None:
     assert "accuracy-updates" not in {figure.name for figure in study(tmp_path)}
-    assert "accuracy-updates" in {figure.name for figure in study(tmp_path, exclude=False, framework="pytorch-ddp")}
+    assert "accuracy-updates" in {
+        figure.name for figure in study(tmp_path, exclude=False, framework="pytorch-ddp")
+    }
 
 
 def test_drift_is_drawn_unasked_where_a_reference_is_timed() -> None:
