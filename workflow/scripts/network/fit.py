@@ -368,9 +368,10 @@ def _how_fitted(network: pd.DataFrame) -> Note:
         "Latency and bandwidth are from the line seconds = latency + bytes / bandwidth, fitted in every "
         f"round by least absolute relative errors. {factors} Intervals are 95 % t intervals of the mean over "
         "rounds (n); they do not cover other processes, nodes or days. Deviation is the largest difference "
-        "between the median of a message size and the line. The share of the link is that of the largest "
-        "message."
+        "between the median of a message size and the line."
     )
+    if network["link_bytes_s"].notna().any():
+        text += " The share of the link is that of the largest message."
     return Note("how-fitted", text, **factors.facts)
 
 

@@ -96,10 +96,12 @@ def _main_sentences(answer: Answer, details: bool = True) -> list[str]:
 
 
 def _shorten(note: Note) -> str:
-    """Return the first sentence of a note, without the cells in round brackets.
+    """Return the first sentence of a note, of effects the first two, without the cells in round brackets.
 
     It ends at a semicolon, unless that separates the best level from the number of its significant leads.
     """
+    if note.code in EFFECTS:
+        return end_sentence(". ".join(_CELLS.sub("", note).split(". ")[:2]))
     sentence = note.partition(". ")[0]
     if note.code != "best-level":
         sentence = sentence.partition("; ")[0]

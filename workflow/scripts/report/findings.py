@@ -257,7 +257,8 @@ def _speedups_on_one_device(evidence: Evidence, rows: pd.DataFrame) -> str:
         f"{tables.interval(estimate_of(row, 'speedup'))} ({evidence.cell(row['cell'], rows['cell'])})"
         for _, row in rows.iloc[[0, -1] if len(rows) > 1 else slice(None)].iterrows()
     ]
-    return f" On one device, where nothing is sent, it is {' to '.join(texts)}." if texts else ""
+    scope = "" if is_alike.all() else " without accumulation"
+    return f" On one device{scope}, where nothing is sent, it is {' to '.join(texts)}." if texts else ""
 
 
 def _range_of_column(column: str, subject: str, unit_multiplier: float, unit: str) -> Finder:
