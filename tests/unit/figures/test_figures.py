@@ -510,7 +510,7 @@ def test_estimate_needs_a_benchmark_and_is_a_best_case(treated, tmp_path):
     write_table(benchmarks("tensorflow-multiworker", noise=0), "network", tmp_path / "network.csv")
     records = Records(treated.runs_csv, treated.epochs_csv, {"network": tmp_path / "network.csv"})
     figure, caption = drawn_by("scaling", records)
-    assert names_in(figure.legends[0])[-1] == "estimate"
+    assert names_in(figure.legends[0])[-1] == "model estimate"
     assert {"estimate", "estimate-drawn"} <= set(codes(caption.notes))
     least = shortest_epochs(records.runs, records.table("network"))
     means = records.runs.groupby("cell")["epoch_time_s"].mean()

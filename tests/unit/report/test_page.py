@@ -258,7 +258,8 @@ def test_answer_is_sentences_main_figure_marks_tables(page: Page, campaign_files
     section = build_answer_section(material)
     captions = [table.caption.partition(",")[0] for table in section.tables]
     sentences = [section.opening, *(sentence for _, sentence in section.paragraphs)]
-    assert section.opening.startswith(find_note(first, "best-level"))
+    assert section.opening.startswith(find_note(first, "means"))
+    assert find_note(first, "best-level") in section.opening
     assert all(note in " ".join(sentences) for note in first)
     order = [*sentences, material.pictures[0].heading, *marks, *further, *captions]
     text = " ".join(page.text_of("answer").split())

@@ -333,7 +333,8 @@ def replicates_note(runs: pd.DataFrame) -> Note:
     n_min, n_max = int(counts.min()), int(counts.max())
     prior = estimate_means(runs).prior
     span = f"{n_max}" if n_min == n_max else f"{n_min} to {n_max}"
-    text = f"Replicates are independent runs, n = {span} per cell"
+    in_blocks = "" if runs["block"].isna().any() else ", one in each block"
+    text = f"Replicates are separate runs{in_blocks}, n = {span} per cell"
     facts = {"fewest": n_min, "most": n_max, "moderated": prior.df > 0}
     if n_max == 1 and not prior.df:
         return Note("replicates", f"{text}, too few for an interval.", too_few=True, **facts)

@@ -226,8 +226,8 @@ def longer_runs_note(moments: Components) -> str:
     gain = 1 - math.sqrt(longer / moments.mean_variance)
     text = (
         f"More runs, or longer runs? Twice as many timed epochs in each run ({2 * moments.epochs:.3g} "
-        f"instead of {moments.epochs:.3g}) would make intervals about {100 * gain:.0f} % narrower; twice as "
-        "many runs, 29 % or more."
+        f"instead of {moments.epochs:.3g}) would make intervals of ratios within blocks about "
+        f"{100 * gain:.0f} % narrower, those of means by less; twice as many runs, both 29 % or more."
     )
     return Note("longer-runs", text, epochs=moments.epochs, narrower=gain)
 

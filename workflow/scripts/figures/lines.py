@@ -333,6 +333,10 @@ def _draw_panels(
             ax.tick_params(axis="x", labelrotation=TICK_ROTATION)
             for label in ax.get_xticklabels():
                 label.set(ha="right", rotation_mode="anchor")
+    if logarithmic:
+        for ax, levels in zip(grid.axes, panel_levels, strict=True):
+            baselines = panel_baselines(view, selection.rows_at(view.runs, levels), drawn_lines, placement)
+            value_axis.show_ideals(ax, [value for baseline in baselines for value in baseline.ideal[1]])
     grid.label(axis_label(view.runs, x), view.response.label)
     legends.add_legend(grid.figure, drawn_lines.legend_series, further_handles, lines=placement.is_joined)
     return grid.figure, notes

@@ -1,7 +1,7 @@
 """Scale the axis of a measured quantity, and place round ticks on logarithmic axes."""
 
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Literal
 
 import numpy as np
@@ -27,6 +27,7 @@ AXIS_EXTENSION = 0.3  # share of an axis by which an end moves to show an interv
 MIN_ZOOMED_RATIO = 0.9  # ratio of lowest to highest value above which an axis need not start at 0
 ZOOMED_MARGIN = 0.3  # share of the range of values, at either end
 AXIS_MARGIN = 0.03  # share of a logarithmic axis, at either end, for half a marker
+IDEAL_ROOM = 1.1  # factor between the end of an ideal and the end of the axis
 MIN_RUNS_FOR_AXIS = 3  # the interval of two runs is too wide to set an axis
 # Markers at the lower and the upper end, by axis.
 ARROWS: Mapping[str, tuple[str, str]] = {"x": ("<", ">"), "y": ("v", "^")}
@@ -92,6 +93,14 @@ def scale_value_axis(
         notes.append(captions.SINGLE_RUNS)
     ax.grid(True, axis=axis)
     return notes
+
+
+def show_ideals(ax: Axes, ideals: Sequence[float]) -> None:
+    """Move the ends of a logarithmic y axis to ideal values at most MAX_INTERVAL_REACH beyond them."""
+    low, high = ax.get_ylim()
+    near = [value for value in ideals if low / MAX_INTERVAL_REACH <= value <= MAX_INTERVAL_REACH * high]
+    if near and (min(near) < low or max(near) > high):
+        ax.set_ylim(*_reach_ticks(min(low, min(near) / IDEAL_ROOM), max(high, max(near) * IDEAL_ROOM)))
 
 
 def _reach_ticks(low: float, high: float) -> tuple[float, float]:

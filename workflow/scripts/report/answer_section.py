@@ -19,7 +19,7 @@ from report.material import Material
 from report.page_table import PageTable
 from report.results import note_heading
 
-BEST_LEVEL = "best-level"
+OPENING_CODES = ("recovered", "best-level")  # codes of notes with a heading that the first paragraph has
 OVERALL = "Uncertainty"
 OVERALL_CODES = ("open-comparisons", "nothing-tested", "usable-runs")  # codes of the notes below OVERALL
 MAX_ROWS = 30  # Most rows of the ranking.
@@ -47,16 +47,17 @@ class AnswerSection:
 
     @property
     def opening(self) -> str:
-        """The first paragraph: the best level at each setting, then all notes without a heading."""
-        best = [note for note in self.main if note.code == BEST_LEVEL]
-        return " ".join([*best, *(note for note in self.main if not _heading(note))])
+        """The first paragraph: the means, what accumulation recovers, the best levels, and other notes."""
+        overall = [note for note in self.main if not _heading(note)]
+        answers = [note for code in OPENING_CODES for note in self.main if note.code == code]
+        return " ".join([*overall[:1], *answers, *overall[1:]])
 
     @property
     def paragraphs(self) -> list[tuple[str, str]]:
         """Heading and text of each other note; a heading stands once."""
         paragraphs, previous = list[tuple[str, str]](), ""
         for note in self.main:
-            if note.code != BEST_LEVEL and (heading := _heading(note)):
+            if note.code not in OPENING_CODES and (heading := _heading(note)):
                 paragraphs.append((heading if heading != previous else "", note))
                 previous = heading
         return paragraphs

@@ -147,7 +147,9 @@ def _draw_all_ratios(drawn: _DrawnRatios, x_label: str) -> tuple[Figure, list[st
         estimated = [series for series in drawn.series if series.name in names]
         colour = estimated[0].style.colour if len(names) == 1 else style.MUTED
         bound: dict[str, Any] = {"color": colour, "linewidth": 0.7, "linestyle": lines.BOUND_LINE}
-        label = f"estimate, {names[0]} only" if len(names) == 1 < len(drawn.series) else "estimate"
+        label = (
+            f"model estimate, {names[0]} only" if len(names) == 1 < len(drawn.series) else "model estimate"
+        )
         further_handles.append(Line2D([], [], label=label, **bound))
     n_bands, n_columns, width = panels.layout(len(drawn.panel_levels))
     above_in = legends.legend_height(len([*drawn.series, *further_handles]), width)
