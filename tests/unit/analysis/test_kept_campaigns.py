@@ -131,8 +131,7 @@ def accumulated(study: str) -> pd.DataFrame:
 
 def interval(row: "pd.Series[float]", name: str, star: bool = False) -> str:
     value, low, high = (f"{row[f'{name}{end}']:.2f}".replace("-", "−") for end in ("", "_low", "_high"))
-    begin = "(1" if low == "1.00" and row[f"{name}_low"] > 1 else f"[{low}"  # 1 is excluded
-    return f"{value} {begin}, {high}]{' *' if star and row['p_holm'] < 0.05 else ''}"
+    return f"{value} [{low}, {high}]{' *' if star and row['p_holm'] < 0.05 else ''}"
 
 
 def simultaneous(row: "pd.Series[float]") -> "pd.Series[float]":

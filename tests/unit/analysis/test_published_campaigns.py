@@ -91,9 +91,8 @@ def test_frameworks_of_dlperf_are_as_far_apart_as_the_page_says() -> None:
             ends = row.iloc[0][["ratio", "ratio_low_simultaneous", "ratio_high_simultaneous"]].to_numpy(float)
             change, *limits = ends if row["from"].iloc[0] == faster else 1 / ends[[0, 2, 1]]
             low, high = map(percent, limits)
-            opening = "(" if low == "0" else "["
             texts.append(
-                f"{rates['resnet-50-v15', framework, devices]:.0f}, +{percent(change)} % {opening}{low}, {high}]"
+                f"{rates['resnet-50-v15', framework, devices]:.0f}, +{percent(change)} % [{low}, {high}]"
             )
         assert f"| {devices} | {' | '.join(texts)} |" in rows_of(DLPERF)
 

@@ -444,17 +444,17 @@ def test_no_row_of_panels_is_half_empty_where_threes_fill_it():
 def test_regression_shows_each_cell_as_the_others_predict_it(treated):
     figure, caption = drawn_by("regression", treated)
     fits = fit_all(treated.runs)
-    assert [ax.get_title().splitlines()[0] for ax in figure.axes] == [
-        "epoch time, linear",
-        "epoch time, quadratic",
-        "throughput, linear",
-        "throughput, quadratic",
+    assert [ax.get_title().splitlines()[:2] for ax in figure.axes] == [
+        ["epoch time", "linear"],
+        ["epoch time", "quadratic"],
+        ["throughput", "linear"],
+        ["throughput", "quadratic"],
     ]
     for ax, fit in zip(figure.axes, fits.values(), strict=True):
         points = [line for line in ax.lines if line.get_linestyle() == "None"]
         measured = np.concatenate([line.get_xdata() for line in points])
         assert sorted(measured) == pytest.approx(sorted(fit.cells["measured"]))
-        _, mape, p = ax.get_title().splitlines()
+        _, _, mape, p = ax.get_title().splitlines()
         share = tables.number(fit.statistics["without cell: MAPE (%)"], 2)
         assert mape == f"MAPE {share} %, {len(fit.cells)} cells"
         assert p == "lack of fit: p < 0.001"

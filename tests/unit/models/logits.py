@@ -43,11 +43,11 @@ def run_pytorch(
     import torch
 
     from ranks.libraries.pytorch.model import build, canonical_weights, load
-    from ranks.libraries.pytorch.optimizer import makekeras_optimizer
+    from ranks.libraries.pytorch.optimizer import make_optimizer
 
     module = build(graph)
     load(module, graph, perturbed_weights(graph))
-    optimize = makekeras_optimizer(module, graph, {"optimizer": optimizer, **LEVELS}, rate)
+    optimize = make_optimizer(module, graph, {"optimizer": optimizer, **LEVELS}, rate)
 
     def as_input(samples: np.ndarray) -> torch.Tensor:
         tensor = torch.from_numpy(samples)

@@ -132,7 +132,7 @@ def test_predict_asks_its_question(called: Callable[[str], list[Call]]) -> None:
     typed = "predict --model resnet-50 --step-time 0.25 --measured 2x8=0.31 --rate 10 --rate 100 --nodes 64"
     assert run([*typed.split(), "--sync-every", "4", "--out", "x"]) == 0
     ((question, out), _) = calls[0]
-    assert (question.model, question.scales, question.rate, question.nodes) == (
+    assert (question.model, question.measured_steps, question.rates_gbit_s, question.max_nodes) == (
         "resnet-50",
         ((1, 1, 0.25), (2, 8, 0.31)),
         (10.0, 100.0),
