@@ -26,7 +26,7 @@ from figures.selection import Series
 from figures.view import View
 
 PANEL_INCHES = 1.45
-LOG_FROM_RATIO = 3  # ratio of the largest to the smallest mean on an axis that panels share
+LOG_FROM_SHARED_RATIO = 3  # ratio of the largest to the smallest mean on an axis that panels share
 SERIES_GAP = 0.045  # share of the axis between two series at one level
 MAX_SPREAD = 0.6  # share of the distance to the next level that all series take
 TICK_CHARACTER_INCHES = 0.062
@@ -218,7 +218,7 @@ def is_logarithmic(
 
     For comparisons, since parallel lines then mean equal ratios; over doublings of nodes or devices, since an
     ideal that is not flat is then a straight line; and if panels share an axis on which means span
-    LOG_FROM_RATIO, since those of one panel would otherwise lie on each other.
+    LOG_FROM_SHARED_RATIO, since those of one panel would otherwise lie on each other.
 
     Args:
         view: The cells to draw.
@@ -233,7 +233,7 @@ def is_logarithmic(
     if len(panel_levels) < 2 or panels.duration_factors(view.panel_factors):
         return False
     means = view.values_and_means({}, drawn)[1]["mean"]
-    return bool(means.max() > LOG_FROM_RATIO * means.min() > 0)
+    return bool(means.max() > LOG_FROM_SHARED_RATIO * means.min() > 0)
 
 
 @dataclass(frozen=True)

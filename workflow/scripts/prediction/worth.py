@@ -251,12 +251,12 @@ def explain_knee(knee: Knee, proposal: NextMeasurements | None, share: float, ti
     band = f"90 % band: {' to '.join(ends)}"
     gains = f"the {doubling} doubling gains {gain} % [{low}, {high}] of the ideal{too_little}"
     if len(ends) > 1 and math.isinf(knee.nodes.high):
-        at_least = (
+        answer = (
             "how many nodes are worth it is open"
             if knee.nodes.low == 1
             else f"at least {knee.nodes.low:.0f} nodes are worth it; whether more are is open"
         )
-        text = f"{title}, {at_least} ({band}). The best guess is {count}: {gains}"
+        text = f"{title}, {answer} ({band}). The best guess is {count}: {gains}"
     else:
         verb = "is" if knee.nodes.value == 1 else "are"
         text = f"{title}, {count} {verb} worth it ({band}): {gains}"

@@ -13,8 +13,9 @@ from runs.attempts import (
     attempt_number,
     attempts_without_record,
     current_attempt,
+    has_record,
     is_put_aside,
-    list_attempts,
+    latest_attempt,
     read_supervisor,
 )
 from runs.reasons import NO_RECORD_PREFIX, OLD_RECORD_PREFIX
@@ -66,12 +67,11 @@ def describe_missing(
         if (host := read_supervisor(attempt_folder).get("host", node_name())) != node_name():
             text = f"attempt {number}, begun on {host}, has not ended, or was killed"
             return _missing(Situation.BEGUN_ELSEWHERE, text, attempt=number, host=host)
-    ended = attempts_without_record(run_folder)
-    for latest in list_attempts(run_folder)[-1:]:
+    latest = latest_attempt(run_folder)
+    if latest and is_put_aside(latest) and has_record(latest):
         number = attempt_number(latest)
-        if is_put_aside(latest) and not (ended and ended[-1]["attempt"] == number):
-            return _missing(Situation.PUT_ASIDE, f"attempt {number} is to be repeated", attempt=number)
-    if ended:
+        return _missing(Situation.PUT_ASIDE, f"attempt {number} is to be repeated", attempt=number)
+    if ended := attempts_without_record(run_folder):
         text = f"attempt {ended[-1]['attempt']} {ended[-1]['reason']}"
         return _missing(Situation.UNFINISHED, text, **ended[-1])
     if any(run_folder.parent.glob(f"*/{final_record_path.name}")):

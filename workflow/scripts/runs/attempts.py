@@ -73,9 +73,15 @@ def attempt_number(attempt_folder: Path) -> int:
     return int(attempt_folder.name.removeprefix("attempt-"))
 
 
+def latest_attempt(run_folder: Path) -> Path | None:
+    """Return the latest attempt, or None."""
+    attempt_folders = list_attempts(run_folder)
+    return attempt_folders[-1] if attempt_folders else None
+
+
 def latest_recorded_attempt(run_folder: Path) -> Path | None:
     """Return the latest attempt that has a record and was not put aside, or None."""
-    recorded = [path for path in list_attempts(run_folder) if _has_record(path) and not is_put_aside(path)]
+    recorded = [path for path in list_attempts(run_folder) if has_record(path) and not is_put_aside(path)]
     return recorded[-1] if recorded else None
 
 
@@ -84,7 +90,8 @@ def is_put_aside(attempt_folder: Path) -> bool:
     return (attempt_folder / PUT_ASIDE).exists()
 
 
-def _has_record(attempt_folder: Path) -> bool:
+def has_record(attempt_folder: Path) -> bool:
+    """Return whether an attempt has a readable record."""
     try:
         return bool(json.loads((attempt_folder / "record.json").read_text()))
     except (OSError, ValueError) as error:
@@ -103,7 +110,7 @@ def attempts_without_record(run_folder: Path) -> list[dict[str, Any]]:
             "reason": file.read_text().strip() if (file := path / UNFINISHED).exists() else UNKNOWN_END,
         }
         for path in list_attempts(run_folder)
-        if not _has_record(path)
+        if not has_record(path)
     ]
 
 
@@ -125,9 +132,9 @@ def earlier_attempts_s(attempt_folder: Path) -> float:
 
 def current_attempt(run_folder: Path) -> Path | None:
     """Return the latest attempt if no file shows its end: it is under way, or its supervisor was killed."""
-    latest = list_attempts(run_folder)[-1:]
-    ended = latest and (_has_record(latest[0]) or (latest[0] / UNFINISHED).exists())
-    return latest[0] if latest and not ended else None
+    latest = latest_attempt(run_folder)
+    has_ended = latest and (has_record(latest) or (latest / UNFINISHED).exists())
+    return None if has_ended else latest
 
 
 def read_supervisor(attempt_folder: Path) -> dict[str, Any]:
