@@ -159,6 +159,8 @@ def test_what_an_interval_rests_on_is_said(groups, facts):
 
 def test_no_run_is_said_apart_from_no_run_yet():
     runs = runs_of({"a": [1.0]})
+    assert "block" in conditions.replicates_note(runs.assign(block=1))
+    assert "block" not in conditions.replicates_note(runs.assign(block=None))
     assert conditions.replicates_note(runs.assign(status="failed")) == conditions.NO_SUCCESS
     assert conditions.run_counts_note(runs.assign(status="missing")) == conditions.NO_RUN_YET
     assert estimate_means(runs.assign(status="failed")).cell_statistics.empty

@@ -2,12 +2,13 @@
 
 import numpy as np
 import pytest
+from matplotlib.figure import Figure
 
 from analysis import cells
 from analysis.records import Records
 from common.notes import codes, find_note
 from declared.figure_specs import FigureSpec
-from figures import marks
+from figures import marks, value_axis
 from figures.kinds import by_factor
 from figures.lines import IDEAL_LINE, IDEAL_POINTS
 from support.synthetic import campaign, designed_campaign, write_frames
@@ -121,3 +122,11 @@ def test_shared_axis_of_distant_panels_is_logarithmic(tmp_path, factor, scale):
     figure, caption = by_factor.draw(records, spec)
     assert {ax.get_yscale() for ax in figure.axes if ax.axison} == {scale}
     assert ("logarithmic-value-axis" in codes(caption.notes)) == (scale == "log")
+
+
+def test_logarithmic_axis_reaches_ideals_near_it():
+    ax = Figure().subplots()
+    ax.set(yscale="log", ylim=(0.2, 1.0))
+    value_axis.show_ideals(ax, [0.12, 0.01])
+    low, high = ax.get_ylim()
+    assert 0.05 < low < 0.12 and high == 1.0, "a value far below the axis does not stretch it"

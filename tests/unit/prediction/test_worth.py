@@ -62,6 +62,15 @@ def test_answer_states_both_widths_as_factors(informed):
     assert "less than the required 70 %" in answer
 
 
+@pytest.mark.parametrize(
+    ("low", "high", "has_guess"), [(1, math.inf, True), (4, math.inf, True), (1, 4, False)]
+)
+def test_only_an_open_band_makes_the_answer_a_guess(informed, low, high, has_guess):
+    knee = replace(worth.find_knee(informed, 0.7), nodes=Estimate(4, low, high))
+    answer = worth.explain_knee(knee, None, 0.7, "With links of 10 Gbit/s")
+    assert ("The best guess is" in answer.partition("90 % band")[2]) == has_guess
+
+
 def test_knee_beyond_all_counts_is_infinite(informed):
     knee = worth.find_knee(informed, 0.01)
     assert knee.nodes == Estimate(math.inf, math.inf, math.inf) and knee.considered == 256

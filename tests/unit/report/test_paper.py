@@ -319,7 +319,7 @@ def test_drafts_say_what_tables_show(quickstart_like: tuple[Facts, list[Path], l
     assert scaling.facts["efficiency"] == largest["efficiency"].min()
     assert "[" not in next(drafts.conclusion(facts, answer)) and "[" in next(drafts.abstract(facts, answer))
     warning, unrelated = Note("response-not-measured", "No run has it."), Note("nothing-tested", "Nothing.")
-    best = Note("best-level", "Mean is shortest with 4.")
+    best = Note("best-level", "Mean is shortest with 4; no lead is significant.")
     assert drafts._main_sentences(answers.Answer([warning, best, unrelated], [])) == [warning, best]
     effect = Note("effect", "Nodes change it.")
     assert drafts._main_sentences(answers.Answer([best, unrelated, effect], [])) == [best, effect]
